@@ -41,6 +41,7 @@ class Task:
     transform: str = "none"  # one of TRANSFORMS; labels are transformed for training, predictions back
     unit: str = ""  # of a regression target; empty if it is not known
     description: str = ""  # what was measured, and which direction is better; may be empty
+    positive: bool = False  # no label of a regression target is below 0, and no prediction or interval
     reference: tuple[float, ...] = field(default=(), repr=False)
     """Predictions for a reference set of molecules, such as approved drugs, in ascending order; of classes the
     probability of the last one; empty if there is none."""
@@ -80,8 +81,8 @@ class Task:
         reference = tuple(float(number) for number in values.get("reference", ()))
         task = cls(**{**values, "classes": tuple(values["classes"]), "reference": reference})
         texts = (task.name, task.kind, task.transform, task.unit, task.description, *task.classes)
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("a target has a name that is not a string")
+        if not all(isinstance(text, str) for text in texts) or not isinstance(task.positive, bool):
+            raise TypeError("a target has a name that is not a string, or positive is not true or false")
         if not (np.isfinite(reference).all() and (np.diff(reference) >= 0).all()):
             raise ValueError(f"the reference of the target {task.name} is not ascending")
         counts = {REGRESSION: (0, 0), BINARY: (2, 2), MULTICLASS: (3, 10**6)}
@@ -158,8 +159,10 @@ def transformed(values: np.ndarray, task: Task) -> np.ndarray:
 
 
 def transformed_back(values: np.ndarray, task: Task) -> np.ndarray:
-    """Undo :func:`transformed`."""
-    return np.exp(values) if task.transform == "log" else values
+    """Undo :func:`transformed`, and raise negative numbers of positive targets to 0."""
+    if task.transform == "log":
+        return np.exp(values)
+    return np.maximum(values, 0) if task.positive else values
 
 
 def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:

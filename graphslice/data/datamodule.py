@@ -89,7 +89,8 @@ class MoleculeData:
         return other
 
     def _transform(self, tasks: list[Task]) -> None:
-        """Transform the labels as the tasks say; raise :class:`InputError` for one that has no logarithm."""
+        """Transform the labels as the tasks say, and mark positive targets; raise :class:`InputError` for a label that
+        has no logarithm."""
         labels, train = self.dataset.all_labels, self.splits["train"]
         if (log := np.array([task.transform == "log" for task in tasks])).any():
             upper = np.fmin(labels.means(), np.inf if labels.bounds is None else labels.bounds[..., 1])
@@ -100,6 +101,8 @@ class MoleculeData:
                 )
         bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
         weights = None if labels.weights is None else labels.weights / labels.weights[train].mean()
+        least = self.dataset.least_labels
+        tasks = [replace(task, positive=bool(least[t] >= 0 and not task.classes)) for t, task in enumerate(tasks)]
         self.dataset = replace(self.dataset, tasks=tasks)
         self.labels = replace(labels, values=to_training_scale(labels.values, tasks), bounds=bounds, weights=weights)
 

@@ -108,6 +108,13 @@ class LabelledDataset:
         """Labels of each row, ``float64 [R, T]``, nan where unknown; of atoms or bonds their means."""
         return self.all_labels.means()
 
+    @cached_property
+    def least_labels(self) -> np.ndarray:
+        """The least label of each target, or upper bound of one, in all rows: ``float64 [T]``."""
+        bounds = self.all_labels.bounds
+        upper = np.inf if bounds is None else bounds[..., 1]
+        return np.fmin(self.all_labels.values, upper).min(axis=0, initial=np.inf)
+
     @property
     def target_names(self) -> list[str]:
         return [task.name for task in self.tasks]

@@ -242,7 +242,9 @@ def _in_unit(outputs: Tensor, task: Task) -> Tensor:
         return outputs.sigmoid()
     if task.kind == MULTICLASS:
         return outputs.softmax(dim=-1)
-    return outputs.exp() if task.transform == "log" else outputs
+    if task.transform == "log":
+        return outputs.exp()
+    return outputs.clamp(min=0) if task.positive else outputs
 
 
 def _temperature_scaled(probabilities: Tensor, temperature: float) -> Tensor:

@@ -15,65 +15,92 @@ from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.stacking.kernel import fit_regression, training_kernel
-from graphslice.tasks import REGRESSION, TRANSFORMS, parse_per_target, transformed, transformed_back
+from graphslice.tasks import (
+    REGRESSION,
+    TRANSFORMS,
+    UNBOUNDED,
+    bounds_to_training_scale,
+    expected_values,
+    is_bounded,
+    parse_per_target,
+    transformed,
+    transformed_back,
+    within_bounds,
+)
 
-# With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more labels, nothing is chosen.
+# With fewer labelled molecules nothing is compared; of more, a sample is; and with more labels in all samples, nothing.
+_FEWEST, _MOST_COMPARED, _MOST_LABELS = 100, 1_000, 20_000
 # With more rows the network learned gaps worse on the logarithm that the quick model prefers (docs/log.md).
-_FEWEST, _MOST_COMPARED, _MOST_LABELS, _MOST_ROWS = 100, 1_000, 20_000, 3_000
+_MOST_ROWS = 3_000
 _FOLDS = 5
-# The logarithm is chosen if the logarithm of its error (of 1 minus the score, where higher is better) is less than that
-# of none by this many standard errors of the differences between folds, and by this number.
+# A scale is clearly better if the logarithm of its error (of 1 minus the score, where higher is better) is less than
+# that of the other by this many standard errors of the differences between folds, and by this number.
 _STANDARD_ERRORS, _LEAST_GAIN = 2.0, 0.03
+# Positive labels are trained on their logarithm by default if they span this factor, where ``<x`` counts as x / 10.
+_WIDE, _BELOW = 100.0, 10.0
 
 
 def choose_transforms(config: RunConfig, init_from: str, data: MoleculeData, console: Console) -> str:
-    """Return ``data.transform`` of a run: for regression targets that the user sets none for, chosen on training and
-    validation set. A support vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale and
-    evaluated by the metric of the run in the unit of the target. Models of a cross-validation would have different
-    scales, so nothing is chosen; a run that is fine-tuned from ``init_from`` has the transforms of a model with the
-    same targets."""
+    """Return ``data.transform`` of a run for regression targets that the user sets none for, chosen on training and
+    validation set. A positive target has the logarithm, if its labels span a factor of 100 unless the raw scale is
+    clearly better, otherwise only if the logarithm is. Models of a cross-validation would have different scales, so
+    nothing is compared; a run that is fine-tuned from ``init_from`` has the transforms of a model with the same
+    targets."""
     tasks, dataset, names = data.dataset.tasks, data.dataset, data.dataset.target_names
-    rows = np.sort(np.concatenate([data.splits["train"], data.splits["valid"]]))
     given = parse_per_target(config.data.transform, names, TRANSFORMS, "data.transform")
-    too_many = int((~np.isnan(dataset.targets[rows])).sum()) > _MOST_LABELS or len(rows) > _MOST_ROWS
-    if too_many or len(given) == len(tasks) or dataset.level != MOLECULE or config.data.is_cross_validation:
+    if len(given) == len(tasks) or dataset.level != MOLECULE or dataset.is_pcqm4m:
         return config.data.transform or "none"
     origin = [] if init_from == FROM_SCRATCH else read_checkpoint(init_from).tasks
-    positive = [t for t, task in enumerate(tasks) if task.kind == REGRESSION and _least(dataset, t) > 0]
+    positive = [t for t, task in enumerate(tasks) if task.kind == REGRESSION and dataset.least_labels[t] > 0]
     if [task.name for task in origin] == names:
         chosen = {names[t]: "log" for t in positive if origin[t].transform == "log"}
     else:
         free = [t for t in positive if names[t] not in given and names[t] == names[t].strip()]
-        chosen = _choose(config.trainer.metric, data, rows, free, console)
+        compared = len(free) * _MOST_COMPARED <= _MOST_LABELS and not config.data.is_cross_validation
+        chosen = {names[t]: "log" for t in free if _takes_logarithm(data, t, compared, console)}
     return ",".join(f"{join_names([name])}={transform}" for name, transform in (chosen | given).items()) or "none"
 
 
-def _choose(
-    metric: str | None, data: MoleculeData, rows: np.ndarray, targets: list[int], console: Console
-) -> dict[str, str]:
-    """Return ``log`` by the names of those of some targets, by index, for which it is clearly better."""
+def _takes_logarithm(data: MoleculeData, t: int, compared: bool, console: Console) -> bool:
+    """Decide for one target, and print why; the scales are ``compared`` if the default can lose."""
+    rows = np.sort(np.concatenate([data.splits["train"], data.splits["valid"]]))
+    metric = data.config.trainer.metric
     metric = metric if metric not in (None, "loss") and REGRESSION in METRICS[metric].kinds else "mae"
-    chosen = {}
-    for t in targets:
-        name = data.dataset.target_names[t]
-        none, log = _compare(data, rows, t, metric)
-        if _is_better(none, log, METRICS[metric].higher_is_better):
-            chosen[name] = "log"
-            console.out(
-                f"{name}: trained on its logarithm (inner validation {METRICS[metric].label} {log.mean():.4g}, "
-                f"otherwise {none.mean():.4g}; data.transform none keeps it off)",
-                highlight=False,
-            )
-    return chosen
+    is_wide, name = _is_wide(data.dataset, t), data.dataset.target_names[t]
+    compared = compared and (is_wide or len(rows) <= _MOST_ROWS)
+    none, log = _compare(data, rows, t, metric) if compared else (np.zeros(2), np.zeros(2))
+    scales, higher = (log, none) if is_wide else (none, log), METRICS[metric].higher_is_better
+    if is_wide == _is_better(*scales, higher):
+        return False
+    reasons = [f"its labels span a factor of {_WIDE:g}"] if is_wide else []
+    if log.any():
+        reasons.append(f"inner validation {METRICS[metric].label} {log.mean():.4g}, otherwise {none.mean():.4g}")
+    reasons.append("data.transform none keeps it off")
+    console.out(f"{name}: trained on its logarithm ({'; '.join(reasons)})", highlight=False)
+    return True
+
+
+def _is_wide(dataset: LabelledDataset, t: int) -> bool:
+    """Return whether the labels and bounds of a positive target span a factor of 100; ``<x`` counts as x / 10."""
+    numbers, bounds = dataset.all_labels.values[:, t], dataset.all_labels.bounds
+    if bounds is not None:
+        numbers = np.concatenate([numbers, bounds[:, t, 0], bounds[:, t, 1] / _BELOW])
+    numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
+    return bool(numbers.max(initial=0) >= _WIDE * numbers.min(initial=np.inf))
 
 
 def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores of all folds without and with the logarithm; equal ones for too few molecules."""
+    """Return the scores of all folds without and with the logarithm; equal ones for too few molecules. A support vector
+    regression (:mod:`graphslice.stacking.kernel`) is trained on each scale and evaluated in the unit of the target.
+    Bounds are labels: ``<x`` means 0 to x, and predictions below 0 have an error."""
     from scipy.stats import iqr
 
-    known = rows[~np.isnan(data.dataset.targets[rows, t])]
-    known = np.sort(random_subset(known, _MOST_COMPARED, data.config.trainer.seed))
-    y = data.dataset.targets[known, t]
+    dataset = data.dataset
+    bounds = dataset.bounds(rows)
+    bounds = np.full((len(rows), 2), UNBOUNDED) if bounds is None else bounds[:, t]
+    is_known = ~np.isnan(dataset.targets[rows, t]) | is_bounded(bounds)
+    chosen = np.isin(rows, random_subset(rows[is_known], _MOST_COMPARED, data.config.trainer.seed))
+    known, y, bounds = rows[chosen], dataset.targets[rows[chosen], t], bounds[chosen]
     families = np.unique(molecule_keys(data.store, known).family, return_inverse=True)[1]
     if len(np.unique(families)) < _FEWEST or len(np.unique(y)) < 3:
         return np.zeros(2), np.zeros(2)
@@ -84,21 +111,16 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str) -> tuple
     for held in range(_FOLDS):
         train, test = np.flatnonzero(fold != held), np.flatnonzero(fold == held)
         for name in TRANSFORMS:
-            task = replace(data.dataset.tasks[t], transform=name)
-            labels = transformed(y[train], task)
+            task = replace(dataset.tasks[t], transform=name, positive=False)
+            limits = bounds_to_training_scale(bounds[train][:, None], [task])[:, 0]
+            labels = expected_values(transformed(y[train], task), limits)
             # Robust, since a network that is trained by absolute errors is little disturbed by large labels.
             centre, width = np.median(labels), iqr(labels, scale="normal") or labels.std() or 1.0
             machine = fit_regression(kernel[np.ix_(train, train)], (labels - centre) / width)
             predicted = transformed_back(machine.predict(kernel[np.ix_(test, train)]) * width + centre, task)
-            scores[name].append(score(metric, data.dataset.name, [task], y[test][:, None], predicted[:, None]))
+            true = within_bounds(y[test], np.maximum(bounds[test], 0), predicted)
+            scores[name].append(score(metric, dataset.name, [task], true[:, None], predicted[:, None]))
     return np.array(scores["none"]), np.array(scores["log"])
-
-
-def _least(dataset: LabelledDataset, t: int) -> float:
-    """Return the least label of a target, or upper bound of one, in all rows, those of the test set too."""
-    bounds = dataset.all_labels.bounds
-    least = np.nanmin(dataset.targets[:, t], initial=np.inf)
-    return float(least if bounds is None else bounds[:, t, 1].min(initial=least))
 
 
 def _is_better(none: np.ndarray, log: np.ndarray, higher_is_better: bool) -> bool:

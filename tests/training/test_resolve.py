@@ -15,8 +15,8 @@ import graphslice as gs
 from graphslice.config import RunConfig, TrainerConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from graphslice.tasks import BINARY, Task, regression_tasks
-from graphslice.training import train
+from graphslice.tasks import BINARY, Task, regression_tasks, to_predictions
+from graphslice.training import choose_transform, train
 from graphslice.training.choose_transform import _is_better
 from graphslice.training.resolve import default_epochs, fit_to_dataset, resolve, run_steps
 
@@ -119,7 +119,7 @@ def test_a_skewed_positive_target_is_trained_on_its_logarithm(configured, skewed
     train(configured(y=skewed), tmp_path / "run", console=Console(file=output, width=300))
     checkpoint = read_checkpoint(tmp_path / "run")
     assert (checkpoint.config.data.transform, checkpoint.tasks[0].transform) == ("y=log", "log")
-    assert "y: trained on its logarithm (inner validation MAE " in output.getvalue()
+    assert "y: trained on its logarithm (its labels span a factor of 100; inner validation MAE " in output.getvalue()
 
 
 def test_a_symmetric_target_is_not_transformed(configured, molecules):
@@ -136,7 +136,54 @@ def test_a_transform_of_one_target_leaves_the_choice_for_the_others(configured, 
 def test_members_of_an_ensemble_have_one_scale(configured, skewed):
     config = configured(trainer={"ensemble": 2}, y=skewed, z=skewed - 1)
     assert chosen(config) == ("y=log", ["log", "none"], ["y=log"] * 2)
-    assert chosen(configured({"folds": "2"}, y=skewed)) == ("none", ["none"], ["none"] * 2)
+    narrow = configured({"folds": "2"}, y=skewed.clip(1))
+    assert chosen(narrow) == ("none", ["none"], ["none"] * 2)
+    assert chosen(configured({"folds": "2"}, y=skewed)) == ("y=log", ["log"], ["y=log"] * 2)
+
+
+def concentrations(molecules, least: str, slope: float = 0.2) -> list[str]:
+    """Labels that depend on the molecule and on chance, those below 7 and above 19 as bounds or placeholders."""
+    numbers = 10 * np.exp(slope * molecules[1] + 0.3 * np.random.default_rng(0).normal(size=400))
+    return [least if number < 7 else ">19" if number > 19 else f"{number:.3f}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("least", "slope", "transform"),
+    [
+        ("<1", 0.2, "log"),  # up to 190 times as much
+        ("<2", 0.2, "none"),
+        ("6", 0.2, "none"),
+        ("0.1", 0.2, "log"),
+        ("0.1", 0.4, "none"),  # clearly better
+        ("<-1", 0.2, "none"),
+        ("0", 0.2, "none"),
+    ],
+)
+def test_labels_of_a_wide_range_are_trained_on_their_logarithm(least, slope, transform, configured, molecules):
+    assert chosen(configured(y=concentrations(molecules, least, slope)))[1] == [transform]
+
+
+def test_scales_are_compared_on_bounds_too(configured, molecules, monkeypatch):
+    """Below ``<1`` a prediction has no error down to 0."""
+    pairs = []
+    monkeypatch.setattr(choose_transform, "score", lambda *args: pairs.append(np.hstack(args[-2:])) or 1.0)
+    cells = concentrations(molecules, "<1")
+    chosen(configured(y=cells))
+    true, predicted = np.concatenate(pairs).T
+    assert len(true) == 2 * 360  # without the test set
+    assert (true >= 0).all() and (true < 5).sum() > 0.7 * 2 * cells.count("<1") and (true[true < 5] <= 1).all()
+    below = (true < 5) & (predicted < 1)
+    np.testing.assert_allclose(true[below], predicted[below].clip(0))
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_predictions_and_intervals_of_positive_targets_are_not_negative(shift, configured, skewed, molecules, tmp_path):
+    config = configured({"transform": "none"}, {"baselines": "on"}, y=skewed - shift)
+    run = train(config, tmp_path / "run", console=QUIET)
+    found = gs.load(run.folder, "cpu").predict(molecules[0]["smiles"], interval=95).interval.low.min()
+    assert found == 0 if shift == 0 else found < 0
+    tasks = [Task("y", positive=True)]
+    assert to_predictions(np.array([[-3.0], [2.0]]), tasks).tolist() == [[0], [2]]
 
 
 def test_nothing_is_chosen_again_for_a_run_that_is_continued(configured, skewed, tmp_path):

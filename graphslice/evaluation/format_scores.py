@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -96,6 +97,18 @@ def describe_scores(split: str, result: dict, first: str | None = None, *, digit
     return "\n".join(lines)
 
 
+def describe_covered(target: Mapping[str, Any], noun: str = "") -> str:
+    """Format the coverage of a target, such as ``16 of 23 (70%; by chance 18 to 23)``: the central 95% of a binomial
+    distribution, if molecules are exchangeable. Atoms and bonds of a molecule are not, so they have the share alone."""
+    from scipy.stats import binom
+
+    share, (count, unit) = target[f"coverage_{COVERAGE_LEVEL}"], prediction_count(dict(target))
+    if unit != "molecules":
+        return f"{share:.0%}"
+    low, high = binom.interval(0.95, count, COVERAGE_LEVEL / 100)
+    return f"{round(share * count):,} of {count:,}{noun} ({share:.0%}; by chance {low:,.0f} to {high:,.0f})"
+
+
 def describe_coverage(split: str, result: dict) -> list[str]:
     """Format the coverage of intervals and sets: one line for regression, one for classification targets."""
     targets, labels, lines, level = result["targets"], label_noun(result), [], COVERAGE_LEVEL
@@ -103,14 +116,13 @@ def describe_coverage(split: str, result: dict) -> list[str]:
     regressions = [target for target in targets.values() if coverage in target and target["kind"] == REGRESSION]
     if bounded := [target for target in regressions if widths in target]:
         width = f", mean width {bounded[0][widths]:.3g}" if len(targets) == 1 else ""
-        covered = f"{_mean(bounded, coverage):.0%}"
-        lines.append(f"{split}: {level}% prediction intervals cover {covered} of the {labels}{width}")
+        lines.append(f"{split}: {level}% prediction intervals cover {_covered(bounded, labels)}{width}")
     elif regressions:
         lines.append(f"too few validation molecules for {level}% prediction intervals: they are infinite")
     if classes := [target for target in targets.values() if coverage in target and sizes in target]:
         informative = [target for target in classes if target[sizes] < len(target["counts"])]
         line = (
-            f"{split}: {level}% prediction sets cover {_mean(classes, coverage):.0%} of the {labels}, mean size "
+            f"{split}: {level}% prediction sets cover {_covered(classes, labels)}, mean size "
             f"{_mean(classes, sizes):.2f} classes"
         )
         if any(target.get("temperature", 1) != 1 for target in classes):
@@ -139,6 +151,12 @@ def label_noun(result: dict) -> str:
     """Return the noun for covered labels; atoms and bonds are counted within molecules, averaged over molecules."""
     unit = prediction_count(result)[1]
     return "labels" if unit == "molecules" else f"labels of a molecule's {unit}"
+
+
+def _covered(targets: list[dict], labels: str) -> str:
+    if len(targets) == 1 and labels == "labels":
+        return describe_covered(targets[0], " labels")
+    return f"{_mean(targets, f'coverage_{COVERAGE_LEVEL}'):.0%} of the {labels}"
 
 
 def _mean(scores: list[dict], name: str) -> float:

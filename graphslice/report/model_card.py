@@ -9,7 +9,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from graphslice._version import __version__
-from graphslice.evaluation.format_scores import PRINTED_METRICS, markdown_table, plain
+from graphslice.evaluation.format_scores import PRINTED_METRICS, describe_covered, markdown_table, plain
 from graphslice.evaluation.metrics import prediction_count
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.run_files import find_members, read_splits
@@ -89,6 +89,8 @@ def _scores(targets: Mapping[str, Mapping[str, Any]]) -> str:
     names += [_COVERAGE] if any(scores.get(_COVERAGE) is not None for scores in targets.values()) else []
     rows = []
     for target, scores in targets.items():
-        cells = ("" if scores.get(name) is None else plain(scores[name]) for name in names)
+        cells = ["" if scores.get(name) is None else plain(scores[name]) for name in names]
+        if cells[-1] and names[-1] == _COVERAGE:
+            cells[-1] = describe_covered(scores)
         rows.append([target, prediction_count(dict(scores))[0], *cells])
     return "\n".join(markdown_table(["target", "labels", *names], rows))

@@ -16,7 +16,16 @@ from graphslice.data.split_maker import Duplicates, count_shared
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import pluralize
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.format_scores import MINUS, NONE, describe_bounds, label_noun, number, plain, with_std
+from graphslice.evaluation.format_scores import (
+    MINUS,
+    NONE,
+    describe_bounds,
+    describe_covered,
+    label_noun,
+    number,
+    plain,
+    with_std,
+)
 from graphslice.evaluation.metrics import METRICS, prediction_count
 from graphslice.report.figures import (
     Code,
@@ -234,7 +243,7 @@ def _intervals(run: Run) -> list[Heading | Table]:
     """Tabulate coverage and size of the prediction intervals and sets on the test set, and the temperatures."""
     test_scores = run.metrics.get("test", {})
     targets = test_scores.get("targets", {})
-    covered, width, classes = (f"{name}_{COVERAGE_LEVEL}" for name in ("coverage", "width", "classes"))
+    width, classes = (f"{name}_{COVERAGE_LEVEL}" for name in ("width", "classes"))
     rows = []
     for name, scores in targets.items():
         size = scores.get(classes, scores.get(width))
@@ -242,13 +251,13 @@ def _intervals(run: Run) -> list[Heading | Table]:
             continue
         of = "classes" if classes in scores else "wide"
         temperature = f"{scores['temperature']:.2f}" if "temperature" in scores else ""
-        rows.append([name, f"{100 * scores[covered]:.0f}%", f"{number(size, 3)} {of}", temperature])
+        rows.append([name, describe_covered(scores), f"{number(size, 3)} {of}", temperature])
     if not rows:
         return []
     caption = (
         f"{COVERAGE_LEVEL}% prediction intervals and prediction sets on the test set: share of "
-        f"{label_noun(test_scores)} covered, mean width in the unit of the target or mean number of classes, and "
-        "temperature of the probabilities."
+        f"{label_noun(test_scores)} covered and what chance allows, mean width in the unit of the target or mean "
+        "number of classes, and temperature of the probabilities."
     )
     head = ["target", "coverage", "size", "temperature"]
     return [Heading("Prediction intervals"), Table(caption, head, rows, folded=len(rows) > 2 * MAX_TARGETS)]

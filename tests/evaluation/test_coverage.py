@@ -1,8 +1,10 @@
 import math
 
 import numpy as np
+from scipy.stats import binom
 
 from graphslice.evaluation.coverage import add_coverage, coverage
+from graphslice.evaluation.format_scores import describe_covered
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.tasks import Task
 
@@ -33,3 +35,13 @@ def test_coverage_of_atoms_is_averaged_over_molecules():
     interval = PredictionInterval(90, np.zeros((7, 1)), np.array([[1.0], [1], [9], [2], [2], [2], [9]]), {})
     result = coverage(interval, labels, np.array([0, 0, 0, 1, 1, 1, 3]), TASKS[:1])
     assert result["y"] == {"coverage": 0.75, "width": 1.5}
+
+
+def test_coverage_stands_with_what_chance_allows():
+    """The least and the largest count whose tail is not below 2.5%."""
+    assert describe_covered({"molecules": 23, "coverage_90": 16 / 23}) == "16 of 23 (70%; by chance 18 to 23)"
+    for count in (1, 6, 260, 4000):
+        counts = [k for k in range(count + 1) if min(binom.cdf(k, count, 0.9), binom.sf(k - 1, count, 0.9)) >= 0.025]
+        expected = f"by chance {counts[0]:,} to {counts[-1]:,})"
+        assert describe_covered({"molecules": count, "coverage_90": 1.0}).endswith(expected)
+    assert describe_covered({"molecules": 23, "atoms": 90, "coverage_90": 0.875}) == "88%"

@@ -238,7 +238,8 @@ def test_intervals_and_temperatures_are_tabulated(run_copy):
     metrics["test"]["targets"]["active"] = {"kind": "binary", "molecules": 6, **dict.fromkeys(METRICS, 0.5), **classes}
     path.write_text(json.dumps(metrics))
     words = check_page(write_report(run_copy)).words
-    assert "gap_ev 88% 1.23 wide" in words and "active 95% 1.50 classes 1.25" in words
+    assert "gap_ev 5 of 6 (88%; by chance 4 to 6) 1.23 wide" in words
+    assert "active 6 of 6 (95%; by chance 4 to 6) 1.50 classes 1.25" in words
 
 
 def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_report, demo_rows):

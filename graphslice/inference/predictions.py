@@ -262,7 +262,8 @@ class SummaryTables:
 
 def _cells(task: Task, row: dict[str, Any]) -> tuple[str, ...]:
     """Return name, prediction, interval, percentile and description of a target as texts."""
-    predicted, bounds = row[f"{task.name}_pred"], [row.get(name) for name in _interval_names(task)]
+    predicted = row[f"{task.name}_pred"]
+    bounds: list[Any] = [row.get(name) for name in _interval_names(task)]
     if task.classes:
         values, (sure, *classes) = np.array([row[name] for name in task.columns]), bounds
         value, text = values[0], describe_class(values, task)

@@ -120,7 +120,7 @@ def test_onnx_runtime_computes_every_mixer(tmp_path):
     "settings",
     [
         {
-            "tasks": [LOG, NUMBER],
+            "tasks": [LOG, Task("y", positive=True)],
             "mixer": "map-only",
             "layers": 2,
             "loss": "gaussian",

@@ -90,7 +90,8 @@ def check_known(kind: str, name: object, known: Iterable[str], owner: object = N
 def check_file(path: Path, what: str = "file") -> None:
     """Raise :class:`InputError` if there is no such file."""
     if not path.is_file():
-        raise InputError(f"{path} is a folder, not a {what}" if path.is_dir() else f"no {what} at {path}")
+        missing = f"no {what} at {path}{nearest_path(path)}"
+        raise InputError(f"{path} is a folder, not a {what}" if path.is_dir() else missing)
 
 
 def check_new(path: Path, overwrite: bool = False) -> None:
@@ -156,6 +157,15 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
         longer = [one for one in known if one.casefold().startswith(name.casefold())]
         match = longer if len(longer) == 1 else []
     return f" (did you mean {quote(match[0])}?)" if match else ""
+
+
+def nearest_path(path: Path, known: Iterable[Path] | None = None) -> str:
+    """Return the same with the path whose name is most similar, among ``known`` ones or those of the same folder. The
+    suffix only decides between equal names: it would make short ones similar."""
+    if known is None:
+        known = path.parent.iterdir() if path.parent.is_dir() else ()
+    paths = {one.stem: str(one) for one in sorted(known, key=lambda one: one.suffix == path.suffix)}
+    return nearest(path.stem, paths, paths.__getitem__)
 
 
 def shell_command(words: Sequence[str]) -> str:

@@ -215,8 +215,11 @@ PARTS_STD, ENSEMBLE_STD = "disagreement of the parts", "disagreement of the mode
 def coverage_of_level(level: float) -> float:
     """Convert an interval level in percent to a coverage, 90 to 0.9; raises InputError unless from 50 to below 100."""
     if isinstance(level, bool) or not isinstance(level, Real) or not 50 <= level < 100:
+        is_fraction = isinstance(level, float) and 0.5 <= level < 1
+        hint = f" (did you mean {100 * level:g}?)" if is_fraction else ""
         raise InputError(
             f"the coverage of prediction intervals must be from 50 to below 100 percent, such as 90, not {shown(level)}"
+            f"{hint}"
         )
     return level / 100
 

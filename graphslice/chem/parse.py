@@ -36,6 +36,8 @@ _OTHER_NOTATIONS = {
     "a CAS number": re.compile(r"^\s*[0-9]{2,7}-[0-9]{2}-[0-9]\s*$"),
     "a reaction": re.compile(r"^\S*(?<!-)>[^\s>]*>\S*$"),
     "a molblock": re.compile(r"^M  END", re.MULTILINE),
+    # Letters that no atom without brackets has.
+    "a name": re.compile(r"^(?=(.*[adefghijkmqtuvwxyz]){2})[\w ,()'-]+$"),
 }
 # RDKit's messages of a SMILES that it cannot parse.
 _COMPLAINT, _POSITION = re.compile(r"Parse Error: (.+?)(?: while parsing| for input):"), re.compile(r"position (\d+):")

@@ -20,6 +20,7 @@ import json
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from types import ModuleType
@@ -84,12 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def with_dataset(arguments: list[str]) -> list[str]:
     """Name the option of a table that stands first or last without it; argparse cannot tell it from other values."""
-    command, *words = arguments or [""]
-    if command not in _OF_TABLE:
-        return arguments
-    if not words:
-        return [command, "--help"]
-    if any(word.partition("=")[0] in ("--dataset", "--data.dataset") for word in words):
+    if not arguments or (arguments[0] in _OF_TABLE and len(arguments) == 1):
+        return [*arguments, "--help"]
+    command, *words = arguments
+    if command not in _OF_TABLE or any(word.partition("=")[0] in ("--dataset", "--data.dataset") for word in words):
         return arguments
     for place, before in ((0, ""), (-1, words[-2] if len(words) > 1 else "")):
         if not words[place].startswith("-") and (not before.startswith("-") or "=" in before or before in _FLAGS):
@@ -131,7 +130,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
 
             compile_note.announce_compilation()
         called = options[options.command]
-        called.json = output
+        called.json, called.command = output, options.command
         document = command.run(called, arguments) or {}
         if output is not None:
             output.finish(document)
@@ -195,11 +194,16 @@ class PlainHelp(DefaultHelpFormatter):
         return action.help or ""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        options = [option for option in action.option_strings if "_" not in option and not option.startswith("--data.")]
+        options = _shown_options(action.option_strings)
         if not options or action.nargs == 0:
             return ", ".join(options) or super()._format_action_invocation(action)
         value = self._format_args(action, str(action.metavar or action.dest.upper()))
         return f"{', '.join(options)} {value}"
+
+
+def _shown_options(options: Sequence[str]) -> list[str]:
+    """Leave out the other forms of options: with underscores, and with the section of the data."""
+    return [option for option in options if "_" not in option and not option.startswith("--data.")]
 
 
 def _load(module: str) -> None:
@@ -215,8 +219,9 @@ def _load(module: str) -> None:
         gc.enable()
 
 
-def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, list[str]]:
-    """Build the parser; return it with the module of the called command, the only one imported, and all options."""
+def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, dict[str, str]]:
+    """Build the parser; return it with the module of the called command, the only one imported, and the help of all
+    options."""
     formatter = DefaultHelpFormatter if HELP_ALL in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",
@@ -245,11 +250,15 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, li
             positionals = [a.dest.upper() + " ..." * (a.nargs == "+") for a in required]
             subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)
-    return parser, called, [*COMMANDS, *(option for action in actions for option in action.option_strings)]
+    helps = {option: str(action.help) for action in actions for option in action.option_strings}
+    return parser, called, dict.fromkeys(COMMANDS, "") | helps
 
 
-def _usage_error(message: str, known: list[str]) -> str:
-    """Return an error of the parser with the nearest of the known options or commands."""
+def _usage_error(message: str, known: dict[str, str]) -> str:
+    """Return an error of the parser with the nearest of the known options or commands, whose helps are given."""
+    if match := re.fullmatch(r"argument (\S+): expected (?:one|at least one) argument", message):
+        option = _shown_options(match[1].split("/"))[-1]
+        return f"{option} needs a value: {re.split('[:;]', known[option])[0]}"
     if match := re.search(r'Parser key "([\w.]+)":.*(?:Got|Given) value: (.*)', message, re.DOTALL):
         kinds = " or ".join(dict.fromkeys(re.findall(r"[Ee]xpected an? <class '(?!NoneType)(\w+)'>", message)))
         return f"--{match[1]} must be {kinds or 'another value'}, not {match[2].strip()!r}"

@@ -118,7 +118,8 @@ class MoleculeData:
         if self.dataset.level != MOLECULE:
             self._to_graph_order(self.dataset.all_labels)
         self.usable_rows = np.flatnonzero(usable_mask(len(self.dataset), self.rejected))
-        check_usable(self.dataset.name, len(self.dataset), self.rejected, self.dataset.smiles)
+        dataset = self.dataset
+        check_usable(dataset.name, len(dataset), self.rejected, dataset.smiles_column, dataset.smiles)
 
     def _check_rejected(self) -> None:
         wrong = {row: reason for row, reason in self.rejected.items() if reason not in (UNLABELLED, ZERO_WEIGHT)}

@@ -42,6 +42,7 @@ class LabelledDataset:
     columns: np.ndarray | None = None  # float32 [R, K], descriptor columns, nan where unknown
     table: pa.Table | None = None  # the cells, if they were not read from a file
     auxiliary: dict[str, Labels] = field(default_factory=dict)  # of atoms and bonds: trained on, not predicted
+    smiles_column: str = ""  # of a table
     notes: tuple[str, ...] = ()  # for the user, on how the dataset was read
     identifiers: dict[str, list[str]] = field(default_factory=dict)  # R texts by column, for the user
 
@@ -238,13 +239,16 @@ def describe_reasons(reasons: Mapping[int, str], problem: str) -> str:
     return f"{pluralize(len(reasons), 'row')} {verb} {problem}; the first, row {row + 1}: {reason}"
 
 
-def check_usable(name: str, rows: int, reasons: Mapping[int, str], smiles: Sequence[str] = ()) -> None:
+def check_usable(
+    name: str, rows: int, reasons: Mapping[int, str], smiles_column: str = "", smiles: Sequence[str] = ()
+) -> None:
     """Raise :class:`InputError` if every row has a reason why it cannot be used."""
     if len(reasons) >= rows:
         first = min(reasons, default=0)
+        read = f"column {smiles_column!r} was read as SMILES, and " if smiles_column else ""
         text = f", in {shown(smiles[first])}" if len(smiles) else ""
         problem = f"no row can be used; the first: {reasons[first]}{text}" if reasons else "there are no rows"
-        raise InputError(f"{name}: {problem}")
+        raise InputError(f"{name}: {read}{problem}")
 
 
 def usable_mask(rows: int, rejected: dict[int, str]) -> np.ndarray:

@@ -172,6 +172,7 @@ def dataset_from_chunks(
         dataset,
         name=name,
         tasks=tasks,
+        smiles_column=columns.smiles,
         faults=unlabelled_rows(dataset.all_labels) | dataset.faults,
         notes=(*notes, *columns.notes()),
         identifiers={

@@ -133,7 +133,7 @@ def _assemble(path: Path, info: StoreInfo, write_shards: Callable[[Path], Iterab
                 store = GraphStore.open(temporary)
                 if len(store):
                     unusable = {row: store.errors[row] for row in store.unusable_rows().tolist()}
-                    check_usable(info.source, len(store), unusable, store.smiles)
+                    check_usable(info.source, len(store), unusable, smiles=store.smiles)
         finally:
             with suppress(OSError):
                 folder.rmdir()  # succeeds only if there are no shards to resume from

@@ -34,7 +34,7 @@ from graphslice.data.formats import (
     split_sheet,
     write_excel,
 )
-from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, check_suffix, file_errors
+from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, check_file, check_suffix, file_errors
 from graphslice.system.files import atomic_write
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ def table_files(path: Path) -> list[Path]:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
         # Distributed jobs regularly write some files without rows.
         return [file for file in files if not _has_no_rows(file)] or files[:1]
-    if not split_sheet(path)[0].is_file():
-        raise InputError(f"no file at {path}")
+    check_file(split_sheet(path)[0])
     return [path]
 
 

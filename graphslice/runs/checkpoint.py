@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from graphslice._version import __version__
 from graphslice.calibration import Calibration
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import RunConfig
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 from graphslice.runs.checkpoint_file import read_values, write_values
 from graphslice.runs.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, check_folder, find_checkpoint, write_start
 from graphslice.stacking import Stacking
@@ -46,17 +47,17 @@ class Checkpoint:
 
     def model(self) -> GraphTransformer:
         """Build the network in evaluation mode; raises InputError if weights do not fit, or the mixer is unknown."""
+        from graphslice.nn.mixers import MIXERS
         from graphslice.nn.model import build_network  # reading a checkpoint needs no torch
 
-        try:
+        if (mixer := self.config.model.mixer) not in MIXERS:
+            raise InputError(
+                f"the model has the mixer {shown(mixer)}: set GRAPHSLICE_MIXERS to the file that registers it"
+            )
+        with suppress(RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
             if self.fits():
                 return build_network(self.config.model, self.weights)
-            reason = ""
-        except InputError as error:
-            reason = f": {error}; a mixer may be in a file that GRAPHSLICE_MIXERS does not name"
-        except (RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
-            reason = ""
-        raise InputError(f"the weights of the model do not fit its configuration{reason}")
+        raise InputError("the weights of the model do not fit its configuration")
 
     def fits(self) -> bool:
         """True if the weights that have the sizes of the configuration have these; checked before a model is made."""

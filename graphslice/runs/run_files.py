@@ -18,7 +18,7 @@ import numpy as np
 
 from graphslice._version import __version__
 from graphslice.config import DataConfig, RunConfig, read_yaml
-from graphslice.errors import InputError, nearest, shell_command
+from graphslice.errors import InputError, nearest, nearest_path, quoted_list, shell_command
 from graphslice.system.files import atomic_write
 from graphslice.system.hub import local_path
 from graphslice.system.machine import MODELS, hardware_info, is_packaged_model
@@ -44,6 +44,8 @@ METRICS, TRAINING = "metrics.json", "training.json"
 #: Settings with which training was started, written first.
 START_FILE = "start.json"
 
+#: Folder of the runs whose directory is not given.
+RUNS = Path("runs")
 #: Rows that cannot be used, and the report.
 REJECTED, REPORT = "rejected.csv", "report.html"
 #: Predictions of the test set, and out-of-fold predictions.
@@ -66,14 +68,25 @@ def find_checkpoint(path: str | Path) -> Path:
         if members := find_members(path):
             raise InputError(f"{path} is an ensemble of {len(members)}: give one of its members, such as {members[0]}")
         if not (path / BEST).is_file():
-            raise InputError(f"{path} is not a run directory with a model: it holds no {BEST}, written after an epoch")
+            raise InputError(
+                f"{path} is not a run directory with a model: it holds no {BEST}, written after an epoch"
+                f"{_nearest_run(path)}"
+            )
         return path / BEST
     if not path.is_file():
+        similar = _nearest_run(path) or nearest(str(path), MODELS)
         raise InputError(
-            f"no model at {path}{nearest(str(path), MODELS)}: give a run directory, a file {BEST}, or a packaged model "
+            f"no model at {path}{similar}: give a run directory, a file {BEST}, or a packaged model "
             f"({', '.join(MODELS)}); graphslice import-checkpoint converts published checkpoints"
         )
     return path
+
+
+def _nearest_run(path: Path) -> str:
+    """Return ``" (did you mean runs/my?)"`` with runs in a folder, or else next to the path or in ``runs``."""
+    folders = [path] if path.is_dir() else dict.fromkeys([path.parent, RUNS])
+    runs = [file.parent for folder in folders for file in sorted(folder.glob(f"*/{START_FILE}"))]
+    return nearest_path(path, runs) or (f" (did you mean {quoted_list(runs, 3, str)}?)" if runs else "")
 
 
 def run_directory_of(path: str | Path) -> Path | None:
@@ -204,7 +217,7 @@ def _damage_reported(path: Path) -> Iterator[None]:
 def default_run_directory(config: DataConfig) -> Path:
     """Return the default run directory: ``runs/`` and the name of the dataset."""
     name = Path(config.dataset).name.split(".")[0]
-    return Path("runs") / (name or "run")
+    return RUNS / (name or "run")
 
 
 def check_folder(folder: Path, inputs: Iterable[str | Path | None] = (), *, overwrite: bool) -> None:

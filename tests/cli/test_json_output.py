@@ -92,7 +92,7 @@ def test_error_after_some_rows_completes_the_document(fail, run_directory, tmp_p
     document = fail("predict", run_directory, tmp_path)
     assert [row["smiles"] for row in document["rows"]] == ["CCO"] * 3
     assert "must have the same columns" in document["error"] and "total" not in document
-    document = fail("predict", run_directory, "C[N")  # no prediction at all
+    document = fail("predict", run_directory, "C[N", "C(")  # no prediction at all
     assert document["rows"][0]["error"] and "no row can be used" in document["error"]
 
 

@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def with_dataset(arguments: list[str]) -> list[str]:
-    """Name the option of a table that stands first or last without it; argparse does not distinguish it from other values."""
+    """Name the option of a table that stands first or last without it, which argparse takes for another value."""
     if not arguments or (arguments[0] in _OF_TABLE and len(arguments) == 1):
         return [*arguments, "--help"]
     command, *words = arguments

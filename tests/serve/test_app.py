@@ -79,7 +79,8 @@ def test_rows_are_the_predictions_of_the_model(client, model):
 def test_columns_are_those_of_predict_and_infinite_bounds_are_null(client, model):
     rows = predict(client, interval=90, nearest=True)
     assert list(rows[0]) == ["smiles", *output_columns(model.tasks, interval=90.0, nearest=True)]
-    assert rows[0]["gap_ev_low"] is None and rows[0]["error"] is None  # 7 calibration molecules are too few for 90%
+    assert (rows[0]["gap_ev_low"], rows[0]["gap_ev_high"]) == (0, None)  # 7 calibration molecules are too few for 90%
+    assert rows[0]["error"] is None
     expected = model.predict(SMILES, interval=60, nearest=True)
     rows = predict(client, interval=60, nearest=True)
     lows = np.array([row["gap_ev_low"] for row in rows], np.float32)

@@ -54,7 +54,7 @@ def test_predictions_are_those_of_the_table(run, run_directory):
     assert (document["total"], document["failed"]) == (3, 1)
     assert document["rows"][1]["error"] and document["rows"][1]["gap_ev_pred"] is None
     unbounded = run("predict", run_directory, "CCO", "--interval", 99)
-    assert unbounded["rows"][0]["gap_ev_low"] is None and "unbounded" in unbounded["notes"][0]
+    assert unbounded["rows"][0]["gap_ev_high"] is None and "unbounded" in unbounded["notes"][0]
 
 
 def test_table_keeps_its_columns_and_types(run, run_directory, tmp_path):

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from graphslice.cli.options import SHORT_OPTIONS, add_config_options, build_config, hide_options
 from graphslice.errors import InputError
+from graphslice.system.console import remark
 
 MODULE = "graphslice.search.compare"
 
@@ -55,7 +56,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     config, console = build_config(options), Console(stderr=True, soft_wrap=True)
     of_file = flattened(read_yaml(Path(options.config))) if options.config else {}
     if unused := [name for name in of_file if name in FIXED_OPTIONS or name == "init_from"]:
-        console.print(f"not used of {options.config}: {', '.join(unused)}", highlight=False, markup=False)
+        remark(f"not used of {options.config}: {', '.join(unused)}", console)
     variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_run_directory(config.data).name
     try:

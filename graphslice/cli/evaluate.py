@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from graphslice.cli.options import (
     add_output_file,
     load_model,
 )
+from graphslice.system.console import remark
 from graphslice.system.hub import local_path
 
 MODULE = "graphslice.evaluation.evaluate"
@@ -59,20 +59,19 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         print(line)
     notes, lost = evaluation_notes(dataset), dataset.unreadable()
     for note in notes:
-        print(note, file=sys.stderr)
+        remark(note)
     if split != "train" and (learned := result.get("learned")):
-        print(
+        remark(
             f"at least {learned:,} of the molecules have the Morgan fingerprint of a training molecule (the model "
-            "keeps at most 10,000): prediction errors on these are smaller than on new molecules",
-            file=sys.stderr,
+            "keeps at most 10,000): prediction errors on these are smaller than on new molecules"
         )
     document = {"dataset": dataset.name, "split": split, **result, "unusable": len(lost), "notes": notes}
     if (first := document.pop("first_unanswered")) is not None:
         row, reason = first
         document["first_unanswered"] = {"row": row + 1, "error": reason}
-        print(
+        remark(
             f"not evaluated, as without a prediction: {pluralize(result['unanswered'], 'molecule')}; the first, row "
             f"{row + 1}: {reason}",
-            file=sys.stderr,
+            kind="warning",
         )
     return document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import add_model, add_output_file
 from graphslice.errors import check_new
+from graphslice.system.console import remark
 
 MODULE = "graphslice.inference.onnx_export"
 
@@ -30,5 +30,5 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     notes = export_onnx(checkpoints, read_calibration(options.model, checkpoints), out)
     print(out)
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        remark(note)
     return {"files": [str(out)], "notes": notes}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from graphslice.cli.options import (
     file_progress,
 )
 from graphslice.config import DataConfig, GraphConfig
+from graphslice.system.console import remark
 
 MODULE = "graphslice.data.featurize"
 
@@ -57,5 +57,5 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     rows, failed, size = len(store), len(store.unusable_rows()), Path(options.out).stat().st_size
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
     if failed:
-        print(f"{failed:,} of {rows:,} rows are not usable: see the reasons in column 'error'", file=sys.stderr)
+        remark(f"{failed:,} of {rows:,} rows are not usable: see the reasons in column 'error'", kind="warning")
     return {"out": options.out, "rows": rows, "failed": failed, "bytes": size}

@@ -10,6 +10,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.errors import check_known
+from graphslice.system.console import remark
 
 MODULE = "graphslice.originals"
 
@@ -50,6 +51,6 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     config = checkpoint.config.model
     print(f"{options.out}: {config.mixer}, {config.layers} layers, {config.dim} channels, {config.heads} heads")
     for note in checkpoint.extra["notes"]:
-        print(note, file=sys.stderr)
+        remark(note)
     architecture = {name: getattr(config, name) for name in ("mixer", "layers", "dim", "heads")}
     return {"folder": options.out, **architecture, "notes": checkpoint.extra["notes"]}

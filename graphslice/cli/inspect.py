@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from graphslice.cli.options import MOLECULE_FILES, add_device, add_model, add_molecules, load_model
 from graphslice.errors import check_new
 from graphslice.runs.run_files import run_directory_of
-from graphslice.system.console import molecule_progress
+from graphslice.system.console import molecule_progress, remark
 from graphslice.system.hub import is_hub_model
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         _print_molecule(one, inspection.target)
     _print_summary(inspection, predictor.targets)
     if inspection.more:
-        print(f"only the first {MAX_DRAWN} molecules are drawn")
+        remark(f"only the first {MAX_DRAWN} molecules are drawn")
     print(f"{len(inspection.files)} files in {out}")
     files = [str(path) for path in inspection.files]
     return {"folder": str(out), "files": files, **inspection.to_dict(predictor.targets)}
@@ -87,17 +86,16 @@ def _print_summary(inspection: Inspection, targets: list[str]) -> None:
     from graphslice.explain.attribution import SEVERAL_CLASSES
 
     for _, text, reason in inspection.left_out[:_REASONS]:
-        print(f"left out {text!r}: {reason}", file=sys.stderr)
+        remark(f"left out {text!r}: {reason}", kind="warning")
     if (others := len(inspection.left_out) - _REASONS) > 0:
-        print(f"left out {others:,} more that are not valid", file=sys.stderr)
+        remark(f"left out {others:,} more that are not valid", kind="warning")
     explanations = inspection.found[0].explanations[inspection.target]
     legend, up, down = explanations.legend, explanations.up, explanations.down
     if len({one.explanations[inspection.target].quantity for one in inspection.found}) > 1:
         legend, down, up = SEVERAL_CLASSES
     print(f"{legend}: red {up}, blue {down}" + "".join(f"; {note}" for note in explanations.notes))
     if explanations.warning:
-        print(explanations.warning, file=sys.stderr)
+        remark(explanations.warning, kind="warning")
     if len(targets) > 1:
-        print(
-            f"drawn: {targets[inspection.target]} of {len(targets)} targets (--target names another); atoms.csv has all"
-        )
+        drawn = f"{targets[inspection.target]} of {len(targets)} targets"
+        remark(f"drawn: {drawn} (--target names another); atoms.csv has all")

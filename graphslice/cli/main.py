@@ -31,7 +31,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from graphslice._version import __version__
 from graphslice.cli import HELP_ALL
 from graphslice.errors import InputError, nearest
-from graphslice.system.console import interrupts_deferred, signals_handled
+from graphslice.system.console import interrupts_deferred, log_printed, signals_handled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ _SERVERS = ("serve", "mcp")
 # Commands of which several processes may be parts of one run.
 _DISTRIBUTED = ("train", "pretrain")
 # Commands of a table, which may stand without --dataset; alone they print their help. Options of them without a value.
-_OF_TABLE, _FLAGS = ("train", "tune", "compare"), ("--overwrite", "--json")
+_OF_TABLE, _FLAGS = ("train", "tune", "compare"), ("--overwrite", "--json", "-v", "--verbose")
 # Commands that go on where they were stopped.
 _CONTINUED = (*_DISTRIBUTED, "tune", "compare")
 
@@ -131,7 +131,8 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
             compile_note.announce_compilation()
         called = options[options.command]
         called.json, called.command = output, options.command
-        document = command.run(called, arguments) or {}
+        with log_printed(details=called.get("verbose", False)):
+            document = command.run(called, arguments) or {}
         if output is not None:
             output.finish(document)
         sys.stdout.flush()
@@ -245,6 +246,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, di
                 subparser.add_argument(
                     "--json", action="store_true", help="print one JSON document: see docs/programs.md"
                 )
+                subparser.add_argument("-v", "--verbose", action="store_true", help="print more about the work")
             actions += subparser._actions
             required = [action for action in subparser._actions if not action.option_strings]
             positionals = [a.dest.upper() + " ..." * (a.nargs == "+") for a in required]

@@ -30,6 +30,7 @@ from graphslice.config import (
 )
 from graphslice.config.reading import check_keys, meanings, merge_sections, nested, parse_value, read_preset
 from graphslice.errors import InputError, check_file, nearest_path, shell_command, shown
+from graphslice.system.console import remark
 from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from graphslice.cli.main import JsonOutput
     from graphslice.inference import Predictor
     from graphslice.inference.files import FileReport
+    from graphslice.training.run import RunResult
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
 _DEFAULT_PRESETS = {"pcqm4mv2": "pcqm4mv2-slice", "pcqm4m": "pcqm4m-slice"}
@@ -181,7 +183,8 @@ def add_init_from(group: Any) -> None:
 
 def check_only_resume(arguments: list[str]) -> None:
     """Raise InputError if an option that decides the run is given in addition to --resume."""
-    others = [a for a in arguments if a.startswith("-") and not a.startswith("--resume") and a != "--json"]
+    allowed = ("--json", "-v", "--verbose")
+    others = [a for a in arguments if a.startswith("-") and not a.startswith("--resume") and a not in allowed]
     if others:
         raise InputError(f"--resume continues with its own settings: leave out {others[0]}")
 
@@ -204,6 +207,16 @@ def stoppable(started: Path, command: str, console: Console, resumed: bool = Fal
         if is_first_process():
             console.out(f"stopped; continue with: {command}", highlight=False)
         raise SystemExit(130) from None
+
+
+def report_run(result: RunResult, console: Console) -> None:
+    """Write the report of a trained run, and print how to predict with its model."""
+    from graphslice.report.write import report_after_training
+
+    report_after_training(result.folder, result.data, console)
+    if result.data is not None:  # in the first process
+        command = shell_command(["graphslice", "predict", str(result.folder), "molecules.csv"])
+        console.out(f"next: {command}", highlight=False)
 
 
 def add_data_options(parser: ArgumentParser) -> None:
@@ -346,11 +359,11 @@ def report_rows(options: Namespace, report: FileReport, failed: str, **more: Any
     """Print the notes and failed rows of a command that wrote a table, and return its document without the rows."""
     sys.stdout.flush()
     for note in report.notes:
-        print(f"note: {note}", file=sys.stderr)
+        remark(note)
     if report.failed == report.rows:
         raise InputError(f"no row can be used; the first: {report.first_error}")
     if report.failed:
-        print(f"{report.failed:,} of {report.rows:,} rows {failed}", file=sys.stderr)
+        remark(f"{report.failed:,} of {report.rows:,} rows {failed}", kind="warning")
     out = {} if options.out is None else {"out": options.out}
     return {**out, **more, "total": report.rows, "failed": report.failed, "notes": report.notes}
 
@@ -374,5 +387,5 @@ def load_model(options: Namespace) -> Predictor:
     predictor = load(first, options.device or None, others)
     for model in (first, *others):
         if note := unfinished_note(run_directory_of(model)):
-            print(note, file=sys.stderr)
+            remark(note)
     return predictor

@@ -8,7 +8,14 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, stoppable
+from graphslice.cli.options import (
+    add_config_options,
+    add_init_from,
+    build_config,
+    check_only_resume,
+    report_run,
+    stoppable,
+)
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.training.train_run"
@@ -30,7 +37,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model into a run directory, or resume one; raise InputError for unusable input."""
-    from graphslice.report.write import report_after_training
     from graphslice.runs.run_files import CONFIG, default_run_directory, resume_command
     from graphslice.training.train_run import resume, train
 
@@ -47,5 +53,5 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         else:
             command = shell_command(["graphslice", *arguments])
             result = train(config, folder, overwrite=options.overwrite, command=command, console=console)
-        report_after_training(result.folder, result.data, console)
+        report_run(result, console)
     return result.to_dict()

@@ -8,7 +8,14 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, stoppable
+from graphslice.cli.options import (
+    add_config_options,
+    add_init_from,
+    build_config,
+    check_only_resume,
+    report_run,
+    stoppable,
+)
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.search.tune"
@@ -34,7 +41,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Search, and train the final run; raise InputError for unusable input."""
     from graphslice.config import split_words
-    from graphslice.report.write import report_after_training
     from graphslice.runs.run_files import default_run_directory
     from graphslice.search.study import STUDY
     from graphslice.search.tune import resume, tune
@@ -61,5 +67,5 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
                 processes=options.processes,
                 console=console,
             )
-        report_after_training(result.folder, result.data, console)
+        report_run(result, console)
     return {"search": str(folder), **result.to_dict()}

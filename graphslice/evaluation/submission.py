@@ -17,7 +17,7 @@ from graphslice.errors import InputError, check_choice, check_new, pluralize
 from graphslice.evaluation.evaluate import predict_rows
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.run_files import TRAINING, read_training, run_directory_of
-from graphslice.system.console import QUIET
+from graphslice.system.console import QUIET, remark
 from graphslice.system.machine import device_name
 
 #: Splits to submit, with the number of molecules that OGB has in each.
@@ -47,7 +47,7 @@ def submit(
         check_new(file, overwrite)
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
     for note in data.notes:
-        console.print(note, highlight=False)
+        remark(note, console)
     splits = read_ogb_splits(dataset, root)  # the order of a submission
     for split, expected in sizes.items():
         if (size := len(splits.get(split, ()))) != expected:

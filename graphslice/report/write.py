@@ -25,7 +25,7 @@ from graphslice.report.sections import (
     training_section,
 )
 from graphslice.runs.run_files import REPORT
-from graphslice.system.console import status
+from graphslice.system.console import remark, status
 from graphslice.system.files import atomic_write
 
 
@@ -63,7 +63,7 @@ def report_after_training(folder: Path, data: MoleculeData | None, console: Cons
             path = write_report(folder, data)
     except Exception as error:
         message = f"report not written: {type(error).__name__}: {error}; retry with: graphslice report {folder}"
-        console.out(" ".join(message.split()), highlight=False)
+        remark(" ".join(message.split()), console, "warning")
         return
     console.out(f"report: {path}", highlight=False)
 

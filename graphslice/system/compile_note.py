@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from functools import lru_cache
 
 from numba.core.event import Event, Listener, register
+
+from graphslice.system.console import remark
 
 # Seconds of compilation before the note: some small functions are compiled in every process.
 _SECONDS = 1.0
@@ -24,7 +25,7 @@ class _Note(Listener):
         self._depth += 1
         if self.seconds + time.monotonic() - self._begin > _SECONDS and not self.printed:
             self.printed = True
-            print("compiling kernels for this processor, each once after an installation", file=sys.stderr, flush=True)
+            remark("compiling kernels for this processor, each once after an installation")
 
     def on_end(self, event: Event) -> None:
         self._depth -= 1

@@ -1,7 +1,8 @@
-"""Handlers of Ctrl-C and SIGTERM, and the progress of work, which they end."""
+"""Handlers of Ctrl-C and SIGTERM, the progress of work, which they end, and remarks."""
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -12,12 +13,37 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 #: A console that prints nothing.
 QUIET = Console(quiet=True)
 _STOPPING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 # Seconds between two lines of progress in a log file.
 _LINE_SECONDS = 60
+
+
+def remark(text: str, console: Console | None = None, kind: str = "note") -> None:
+    """Print a remark, ``note`` or ``warning``, to a console, by default to standard error."""
+    console = console or Console(stderr=True)
+    console.print(Text.assemble((kind, "yellow"), f": {text}"), highlight=False, soft_wrap=True)
+
+
+class _Remarks(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        remark(record.getMessage(), kind="note" if record.levelno < logging.WARNING else "warning")
+
+
+@contextmanager
+def log_printed(details: bool) -> Iterator[None]:
+    """Context manager that prints the log of the package as remarks; ``details``: what no user can act on, too."""
+    log, handler = logging.getLogger("graphslice"), _Remarks()
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if details else logging.NOTSET)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
 
 
 @contextmanager

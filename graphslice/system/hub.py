@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from graphslice.errors import InputError, optional_packages
+from graphslice.system.console import remark
 
 # Path() merges the two slashes into one.
 _NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@(\w(?:[\w/-]|\.(?!\.))*))?", re.ASCII)
@@ -69,7 +69,7 @@ def _download(repository: str, revision: str) -> Path:
                 raise
             settings = {"revision": revision, "allow_patterns": _PATTERNS, "local_files_only": True}
             folder = Path(hub.snapshot_download(repository, **settings))
-    print(f"model: {pinned_name(folder)}", file=sys.stderr)
+    remark(f"model: {pinned_name(folder)}")
     return folder
 
 

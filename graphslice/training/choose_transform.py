@@ -15,6 +15,7 @@ from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.stacking.kernel import fit_regression, training_kernel
+from graphslice.system.console import remark
 from graphslice.tasks import (
     REGRESSION,
     TRANSFORMS,
@@ -76,7 +77,7 @@ def _takes_logarithm(data: MoleculeData, t: int, compared: bool, console: Consol
     if log.any():
         reasons.append(f"inner validation {METRICS[metric].label} {log.mean():.4g}, otherwise {none.mean():.4g}")
     reasons.append("data.transform none keeps it off")
-    console.out(f"{name}: trained on its logarithm ({'; '.join(reasons)})", highlight=False)
+    remark(f"{name}: trained on its logarithm ({'; '.join(reasons)})", console)
     return True
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
@@ -14,6 +13,7 @@ from graphslice.data.dataset import UNLABELLED, describe_reasons
 from graphslice.data.splits import SPLIT_NAMES
 from graphslice.errors import pluralize, quoted_list
 from graphslice.runs.run_files import REJECTED
+from graphslice.system.console import remark
 from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task, is_bounded
 
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
@@ -28,7 +28,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     if (count := data.num_development_rows) < _FEW_MOLECULES:
         advice = "" if data.config.data.folds else "; data.folds 5 evaluates on all molecules"
         few = f"only {count} molecules for training and validation: predictions and scores are unreliable{advice}"
-        console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
+        remark(few, console, "warning")
     tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
     lines = describe_tasks(tasks, labels)
     if (level := data.dataset.level) != MOLECULE:
@@ -45,21 +45,17 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         *data_warnings(tasks, labels),
         *outlier_notes(tasks, labels, data.usable_rows[data.dataset.molecules(data.usable_rows)]),
         *split_warnings(tasks, parts),
+        *filter(None, [data.duplicates.describe()]),
     ]:
-        console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
+        remark(line, console)
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
     splits = ", ".join(f"{size:,} {SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
-    wrong = {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}
-    rejected = ""
-    if wrong:
-        row = min(wrong)
-        rejected = f"; {pluralize(len(wrong), 'row')} rejected (see {REJECTED}); row {row + 1}: {wrong[row]}"
-    if (repeated := data.duplicates.describe()) is not None:
-        console.print(repeated, highlight=False, soft_wrap=True)
-    console.out(f"split: {splits} rows{rejected}", highlight=False)
+    console.out(f"split: {splits} rows", highlight=False)
+    if wrong := {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}:
+        remark(describe_reasons(wrong, f"rejected (see {REJECTED})"), console, "warning")
     if unlabelled := len(data.rejected) - len(wrong):
         verbs = "has no value of any target and is" if unlabelled == 1 else "have no value of any target and are"
-        console.print(f"{pluralize(unlabelled, 'row')} {verbs} not used", highlight=False, soft_wrap=True)
+        remark(f"{pluralize(unlabelled, 'row')} {verbs} not used", console)
 
 
 def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:

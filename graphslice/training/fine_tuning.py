@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from rich.console import Console
-from rich.markup import escape
 from torch import nn
 
 from graphslice.batch import GraphBatch
@@ -25,6 +24,7 @@ from graphslice.inference.predictor import IDENTICAL_SIMILARITY, nearest_trainin
 from graphslice.inference.torch_networks import for_each_batch
 from graphslice.nn import GraphTransformer
 from graphslice.runs.checkpoint import Checkpoint
+from graphslice.system.console import remark
 from graphslice.system.machine import is_packaged_model
 from graphslice.tasks import REGRESSION, Task, each_target
 
@@ -53,7 +53,7 @@ def print_known(origin: Checkpoint, name: str, data: MoleculeData, console: Cons
         return
     targets = seen_in_pretraining(origin, data) if is_packaged_model(name) else None
     for note in filter(None, (targets, known_molecules(origin, name, data))):
-        console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
+        remark(note, console)
 
 
 def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:

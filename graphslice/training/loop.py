@@ -34,7 +34,7 @@ from graphslice.ops.dispatch import OPERATORS
 from graphslice.runs.checkpoint import save_checkpoint
 from graphslice.runs.run_files import BEST, LAST
 from graphslice.runs.torch_io import load_weights, torch_bytes
-from graphslice.system.console import WorkProgress, interrupts_are_handled, signals_handled
+from graphslice.system.console import WorkProgress, interrupts_are_handled, remark, signals_handled
 from graphslice.system.files import atomic_write
 from graphslice.training.devices import DTYPES, autocast, device_share
 from graphslice.training.module import MONITOR, PropertyModule
@@ -479,4 +479,4 @@ class FastSteps:
         return is_worth_compiling(left, self.config.model.layers, self.data.num_train_widths(device_share(self.fabric)))
 
     def _report(self, message: str) -> None:
-        self.console.out(f"{message} (graphslice doctor shows details)", highlight=False)
+        remark(f"{message} (graphslice doctor shows details)", self.console, "warning")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -38,7 +39,7 @@ from graphslice.runs.run_files import (
     write_splits,
     write_start,
 )
-from graphslice.system.console import QUIET
+from graphslice.system.console import QUIET, remark
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import device_name, peak_memory
 from graphslice.system.processes import is_first_process
@@ -50,6 +51,8 @@ from graphslice.training.loop import Interrupted, TrainingLoop, freeze
 from graphslice.training.module import PropertyModule
 from graphslice.training.resolve import NO_STEP_LIMIT, CompleteConfig, run_steps
 from graphslice.training.stack import FOLDS, Stack, evaluate_run, num_held_out
+
+_log = logging.getLogger("graphslice")
 
 
 @dataclass
@@ -141,7 +144,7 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
 
 def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:
     """Return the result of a run that was already trained and evaluated."""
-    console.out(f"the run is already finished: {out}", highlight=False)
+    remark(f"the run is already finished: {out}", console)
     return RunResult(out, read_metrics(out), read_training(out), data)
 
 
@@ -163,16 +166,16 @@ def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop
 
 
 def _describe_run(console: Console, module: PropertyModule, complete: CompleteConfig, fabric: Fabric) -> None:
-    """Print the mixer, the number of parameters, the limits of the run, the device and the precision."""
+    """Print the limits of the run and the device; log the mixer, the number of parameters and the precision."""
     config, devices, minutes = complete.config, complete.devices, complete.config.trainer.max_minutes
     limits = [] if complete.steps >= NO_STEP_LIMIT else [f"{complete.steps:,} steps"]
     limit = " or ".join([*limits, *([] if minutes is None else [f"{minutes:g} minutes"])])
     count = f"{devices.total} x " if devices.total > 1 else ""
-    lines = [
-        f"{config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
-        f"on {count}{device_name(fabric.device)}, precision {device_share(fabric).precision}",
-    ]
-    console.print("\n".join(filter(None, [*lines, devices.note])), highlight=False)
+    console.out(f"training: {limit} on {count}{device_name(fabric.device)}", highlight=False)
+    if devices.note:
+        remark(devices.note, console)
+    precision = device_share(fabric).precision
+    _log.info("%s: %s parameters, precision %s", config.model.mixer, f"{module.model.num_parameters:,}", precision)
 
 
 def new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:
@@ -249,8 +252,8 @@ def initialise_weights(module: PropertyModule, data: MoleculeData, fresh: bool, 
         message, is_all = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
         if not is_all and fit_linear_probe(module.model, data):
             message += "; a linear probe initialises the output layer"
-        message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.max_lr:g}"
-        console.out(message, highlight=False)
+        console.out(f"fine-tuning from {config.init_from}: {message}", highlight=False)
+        _log.info("peak learning rate %g", config.optimizer.max_lr)
         print_known(origin, str(config.init_from), data, console)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":

@@ -45,7 +45,7 @@ from graphslice.stacking.stacking import (
     predict_base_models,
     weighted_std,
 )
-from graphslice.system.console import status
+from graphslice.system.console import remark, status
 from graphslice.tasks import Task, each_target
 
 #: Folds of the training set. Only some of them are held out if these have enough rows, since each costs a training.
@@ -166,9 +166,9 @@ class Stack:
             }
             for split, (rows, by_model) in predictions.items()
         }
-        note = mixer_note(data.config.model.mixer, weights[0].mean())
-        for line in (_describe_weights(weights, list(parts), dataset.tasks), *note):
-            self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(_describe_weights(weights, list(parts), dataset.tasks), highlight=False, soft_wrap=True)
+        for note in mixer_note(data.config.model.mixer, weights[0].mean()):
+            remark(note, self.console)
         split = "test" if "test" in predictions else "valid"
         self.console.print(_describe_scores(split, metric, scores[split]), highlight=False, soft_wrap=True)
         return scores, held_out

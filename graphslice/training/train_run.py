@@ -40,7 +40,7 @@ from graphslice.runs.run_files import (
     write_metrics,
 )
 from graphslice.stacking.stacking import NETWORK
-from graphslice.system.console import QUIET
+from graphslice.system.console import QUIET, remark
 from graphslice.system.files import ENDING, locked
 from graphslice.system.machine import cores, visible_gpus
 from graphslice.system.processes import in_processes, is_first_process
@@ -166,9 +166,9 @@ def train_ensemble(
         init_run_directory(out, config, data, command)
     print_data_summary(console, data)
     if config.data.is_cross_validation:
-        console.print("cross-validation: each model has another fold as its test set", highlight=False)
+        remark("cross-validation: each model has another fold as its test set", console)
     elif len(data.splits["valid"]) and "valid" not in (dataset.splits or {}):
-        console.print("each ensemble member has its own validation set", highlight=False)
+        remark("each ensemble member has its own validation set", console)
     if fresh and config.origin is not None:
         console.out(f"each model is fine-tuned from {config.origin}", highlight=False)
         print_known(read_checkpoint(config.origin), config.origin, data, console)
@@ -243,14 +243,13 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         metrics[split] = evaluate_split(out, data, split, rows, predicted, metric, console, calibration, file=file)
         if file == OUT_OF_FOLD:
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
-            console.print(note, highlight=False)
+            remark(note, console)
             if (repeats := data_config.folds_and_repeats[1]) > 1:
-                note = f"each molecule is scored on the mean of {repeats} predictions, one of each repeat"
-                console.print(note, highlight=False)
+                remark(f"each molecule is scored on the mean of {repeats} predictions, one of each repeat", console)
             console.print(f"out-of-fold predictions: {out / OUT_OF_FOLD}", highlight=False, markup=False)
     weights = [1.0 if one is None else one.weights[0].mean() for model in models for one in model.stackings]
-    for line in mixer_note(config.model.mixer, float(np.mean(weights))):
-        console.print(line, highlight=False)
+    for note in mixer_note(config.model.mixer, float(np.mean(weights))):
+        remark(note, console)
     metrics["members"] = {folder.name: read_metric(folder, metric) for folder in folders}
     folds = data_config.folds_and_repeats[0] if data_config.is_cross_validation else 0
     _describe_members(folders, metrics["members"], metric, folds, console)

@@ -51,7 +51,7 @@ def test_featurize_bad_rows(cli, tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y\nCCO,1\noops,2\nCCN,high\nCCC,\nCCO,1,2\n")
     code, out, err = cli("featurize", tmp_path / "t.csv", "--targets", "y", "-o", tmp_path / "s.arrow")
     assert code == 0 and "5 rows" in out
-    assert err == "3 of 5 rows are not usable: see the reasons in column 'error'\n"
+    assert err == "warning: 3 of 5 rows are not usable: see the reasons in column 'error'\n"
     errors = pd.read_feather(tmp_path / "s.arrow")["error"]
     assert errors.notna().tolist() == [False, True, True, False, True] and "'high'" in errors[2]
     assert errors[4] == "3 fields where the header has 2 (line 6 of t.csv)"

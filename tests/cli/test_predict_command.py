@@ -18,7 +18,7 @@ def test_smiles_to_stdout(cli, run_directory, predictor):
     values = predictor.predict(["CCO", "c1ccccc1"])[:, 0]
     assert [float(lines[1][1]), float(lines[3][1])] == pytest.approx(values.tolist(), rel=1e-6)
     assert lines[2][1] == "" and lines[2][2].startswith("not a valid molecule") and lines[1][2] == ""
-    assert err == "1 of 3 rows have no prediction: see the reasons in column 'error'\n"
+    assert err == "warning: 1 of 3 rows have no prediction: see the reasons in column 'error'\n"
 
 
 FILES = {"out.csv": "model.safetensors", "out.parquet": "", "new/folder/out.csv.gz": "", None: ""}

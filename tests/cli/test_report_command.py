@@ -31,8 +31,9 @@ def test_a_report_that_fails_fails_no_training(cli, demo_csv, tiny_flags, tmp_pa
 
     monkeypatch.setattr(graphslice.report.write, "page", broken)
     code, _, err = cli("train", "--dataset", demo_csv, "--out", tmp_path / "run", *tiny_flags)
-    message = "report not written: ZeroDivisionError: a fault; retry with: graphslice report"
+    message = "warning: report not written: ZeroDivisionError: a fault; retry with: graphslice report"
     assert code == 0 and message in err and "Traceback" not in err
+    assert err.splitlines()[-1] == f"next: graphslice predict {tmp_path / 'run'} molecules.csv"
     assert (tmp_path / "run" / "metrics.json").exists() and not (tmp_path / "run" / "report.html").exists()
 
 

@@ -19,6 +19,6 @@ for seconds in (1e9, 0.0, 0.0):
 
 def test_note_is_printed_once_when_compilation_takes_long():
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    note = "compiling kernels for this processor, each once after an installation"
+    note = "note: compiling kernels for this processor, each once after an installation"
     assert run.stderr.splitlines() == ["limit of 1000000000.0 s", note, *["limit of 0.0 s"] * 2]
     assert run.stdout == ""

@@ -346,8 +346,9 @@ def test_only_explained_targets_are_fitted(cli, two_targets, tmp_path):
     """After a single step the predictions are those of the fit; the random target was not fitted."""
     flags = ["--baselines", "off", "--trainer.max_steps", "1", "--optimizer.peak_lr", "1e-9", "--init-from", "small"]
     table = ["train", "--dataset", two_targets, "--targets", "gap_ev,wide,chance"]
-    code, _, err = cli(*table, "-o", tmp_path / "run", *flags)
-    assert code == 0 and "a linear probe initialises the output layer" in err
+    code, _, err = cli(*table, "-o", tmp_path / "run", *flags, "-v")
+    assert code == 0 and "a linear probe initialises the output layer\nnote: peak learning rate 1e-09\n" in err
+    assert " parameters, precision 32-true\n" in err
     rows = pd.read_csv(two_targets)
     rows = rows[rows["split"] == "test"]
     found = load(tmp_path / "run", "cpu").predict(rows["smiles"].tolist(), details=True)

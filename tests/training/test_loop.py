@@ -212,7 +212,7 @@ def test_faulty_compiled_steps_fall_back_to_eager(demo_csv, run_directory, tiny_
     monkeypatch.setattr(gs.GraphTransformer, "compile_blocks", compute_wrong_values)
     screen = io.StringIO()
     train(tiny_config(demo_csv, trainer={"compile": "on"}), tmp_path / "run", console=Console(file=screen, width=500))
-    lines = [line for line in screen.getvalue().splitlines() if line.startswith("compiled steps:")]
+    lines = [line for line in screen.getvalue().splitlines() if line.startswith("warning: compiled steps:")]
     assert len(lines) == 1 and "predictions differ" in lines[0] and "graphslice doctor" in lines[0]
     assert json.loads((tmp_path / "run" / "training.json").read_text())["compiled"] is False
     scores = [json.loads((folder / "metrics.json").read_text()) for folder in (tmp_path / "run", run_directory)]

@@ -205,8 +205,8 @@ def test_rejected_rows_and_invalid_labels_are_listed_with_reasons(tmp_path, demo
     output = io.StringIO()
     config = tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,other"}, trainer={"max_epochs": 1})
     train(config, tmp_path / "run", console=Console(file=output, width=60))
-    assert "; 4 rows rejected (see rejected.csv); row 4: not a valid " in output.getvalue()
-    assert "\n1 row has no value of any target and is not used\n" in output.getvalue()
+    assert "warning: 4 rows are rejected (see rejected.csv); the first, row 4: not a valid " in output.getvalue()
+    assert "\nnote: 1 row has no value of any target and is not used\n" in output.getvalue()
     invalid = "target 'other' is not a finite number: 'low'"
     assert (
         f"1 row is used without an invalid label (see rejected.csv); the first, row 6: {invalid}" in output.getvalue()

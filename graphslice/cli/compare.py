@@ -13,12 +13,13 @@ from graphslice.errors import InputError
 from graphslice.system.console import remark
 
 MODULE = "graphslice.search.compare"
+EXAMPLES = "my.csv --mixers slice-quantile,softmax --budget 5m", "demo --vary model.layers=4,6"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.usage = "graphslice compare TABLE [--mixers NAMES] [--vary OPTION=A,B] [options]"
     parser.add_argument("--mixers", help="mixers, separated by commas, with settings as in csp:groups=2 (default: all)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs per mixer (default: 3)")
+    parser.add_argument("--seeds", type=int, metavar="N", default=3, help="runs per mixer (default: 3)")
     parser.add_argument(
         "--budget", default="10m", help="length of each run: 90s, 10m, 2h, 5000steps or 20epochs (default: 10m)"
     )
@@ -31,9 +32,12 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--jobs",
         type=int | None,
+        metavar="N",
         help="parallel runs, each with its share of the cores and one GPU (default: one per GPU, or 1)",
     )
-    parser.add_argument("-o", "--out", help="output directory (default: comparisons/ and the name of the dataset)")
+    parser.add_argument(
+        "-o", "--out", metavar="FOLDER", help="output directory (default: comparisons/ and the name of the dataset)"
+    )
     add_config_options(parser, arguments)
     hide_options(parser, ("epochs", "baselines", "refit", "ensemble", "folds"))  # a comparison sets them
 

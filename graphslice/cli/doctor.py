@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphslice.doctor.diagnosis import Diagnosis
 
 MODULE = "graphslice.doctor.diagnosis"
+EXAMPLES = "--device cpu", "--json"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

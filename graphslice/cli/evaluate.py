@@ -20,6 +20,7 @@ from graphslice.system.console import remark
 from graphslice.system.hub import local_path
 
 MODULE = "graphslice.evaluation.evaluate"
+EXAMPLES = "runs/my", "runs/my measured.csv --targets logp -o predictions.csv"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

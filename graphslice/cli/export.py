@@ -12,6 +12,7 @@ from graphslice.errors import check_new
 from graphslice.system.console import remark
 
 MODULE = "graphslice.inference.onnx_export"
+EXAMPLES = "runs/my -o my.onnx", "gap -o gap.onnx --overwrite"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

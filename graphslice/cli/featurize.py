@@ -20,6 +20,7 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.system.console import remark
 
 MODULE = "graphslice.data.featurize"
+EXAMPLES = "my.csv -o my.arrow --targets logp", "pcqm4mv2 -o pcqm4mv2.arrow"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

@@ -22,6 +22,7 @@ from graphslice.cli.options import (
 )
 
 MODULE = "graphslice.inference.files"
+EXAMPLES = "runs/my molecules.csv -o embeddings.npy", "small CCO c1ccccc1"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

@@ -13,6 +13,7 @@ from graphslice.errors import check_known
 from graphslice.system.console import remark
 
 MODULE = "graphslice.originals"
+EXAMPLES = "checkpoint.pt -o runs/imported", "graphormer.ckpt -o runs/imported --target gap"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -21,7 +22,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         help="checkpoint of Graphormer v1, Sliceformer or fairseq's Graphormer, Hugging Face folder, or name of a "
         "published checkpoint (an unknown name lists them)",
     )
-    parser.add_argument("-o", "--out", required=True, help="run directory")
+    parser.add_argument("-o", "--out", metavar="RUN", required=True, help="run directory")
     parser.add_argument(
         "--mixer", help="mixer of the checkpoint (default: softmax if recognised, slice-released for Sliceformer)"
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphslice.explain.inspect import Inspected, Inspection
 
 MODULE = "graphslice.explain.inspect"
+EXAMPLES = "runs/my CCO", "runs/my molecules.csv --target logp -o pictures"
 # Errors printed one by one.
 _REASONS = 5
 
@@ -25,12 +26,15 @@ _REASONS = 5
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser)
     add_molecules(parser, f"SMILES, or any {MOLECULE_FILES}; the first 100 molecules are drawn")
-    parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
+    parser.add_argument(
+        "-o", "--out", metavar="FOLDER", help="output directory (default: inspect in the run directory)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the files of an earlier call in --out")
     parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
     parser.add_argument(
         "--orders",
         type=int,
+        metavar="N",
         default=256,
         help="number of sampled atom permutations (default: 256); more reduces the standard error",
     )

@@ -20,6 +20,7 @@ import json
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -36,28 +37,37 @@ from graphslice.system.console import interrupts_deferred, log_printed, signals_
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Help line of each command. The module of the same name, of which only the called one is imported, defines
+#: Help line of each command, by group. The module of the same name, of which only the called one is imported, defines
 #: ``add_arguments(parser, arguments)``, given the command line after the command's name, ``run(options, arguments)``,
-#: which returns the document of ``--json``, and ``MODULE``, the module that ``run`` imports.
-COMMANDS = {
-    "train": "Train a model on a table, the demo set or PCQM4Mv2 of OGB-LSC.",
-    "tune": "Search hyperparameters within a budget, by inner validation, and train with the best.",
-    "compare": "Compare mixers (replacements of self-attention): same data, same budget, same seeds.",
-    "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
-    "predict": "Predict properties of a file of molecules, or of SMILES.",
-    "serve": "Serve models over HTTP: a JSON API and a page for the browser.",
-    "fingerprint": "Compute learned embeddings (neural fingerprints) of molecules.",
-    "report": "Regenerate the HTML report of a run.",
-    "evaluate": "Evaluate a model on labelled molecules; on PCQM4Mv2 with OGB's evaluator.",
-    "push": "Upload a model to the Hugging Face Hub, with a model card.",
-    "submit": "Write the files of an entry to OGB-LSC (PCQM4Mv2), by one run or the average of several.",
-    "featurize": "Preprocess a large dataset once, into a memory-mapped Arrow file.",
-    "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",
-    "mcp": "Serve tools for language models: the Model Context Protocol over standard input and output.",
-    "doctor": "Check the installation: hardware, correctness and speed of the compiled kernels.",
-    "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
-    "export": "Export a model to ONNX.",
+#: which returns the document of ``--json``, ``MODULE``, the module that ``run`` imports, and ``EXAMPLES`` of its use.
+GROUPS = {
+    "start": {
+        "train": "Train a model on a table, the demo set or PCQM4Mv2 of OGB-LSC.",
+        "predict": "Predict properties of a file of molecules, or of SMILES.",
+        "evaluate": "Evaluate a model on labelled molecules; on PCQM4Mv2 with OGB's evaluator.",
+        "report": "Regenerate the HTML report of a run.",
+    },
+    "use": {
+        "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",
+        "fingerprint": "Compute learned embeddings (neural fingerprints) of molecules.",
+        "serve": "Serve models over HTTP: a JSON API and a page for the browser.",
+        "mcp": "Serve tools for language models: the Model Context Protocol over standard input and output.",
+    },
+    "share": {
+        "push": "Upload a model to the Hugging Face Hub, with a model card.",
+        "export": "Export a model to ONNX.",
+        "submit": "Write the files of an entry to OGB-LSC (PCQM4Mv2), by one run or the average of several.",
+    },
+    "more": {
+        "tune": "Search hyperparameters within a budget, by inner validation, and train with the best.",
+        "compare": "Compare mixers (replacements of self-attention): same data, same budget, same seeds.",
+        "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
+        "featurize": "Preprocess a large dataset once, into a memory-mapped Arrow file.",
+        "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
+        "doctor": "Check the installation: hardware, correctness and speed of the compiled kernels.",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 # Commands that print no results.
 _SERVERS = ("serve", "mcp")
 # Commands of which several processes may be parts of one run.
@@ -188,7 +198,7 @@ class JsonOutput:
         self.file.flush()
 
 
-class PlainHelp(DefaultHelpFormatter):
+class PlainHelp(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Help formatter that prints the help text as it is and each option once."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
@@ -226,13 +236,18 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, di
     formatter = DefaultHelpFormatter if HELP_ALL in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",
+        usage="graphslice COMMAND [options]; graphslice COMMAND --help shows its options",
         formatter_class=formatter,
         description="Predict properties of molecules with graph transformers.",
         exit_on_error=False,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"graphslice {__version__}")
-    subcommands = parser.add_subcommands(dest="command", required=True)
+    # The groups describe the commands, which argparse would list as one.
+    hidden: dict[str, Any] = {"help": argparse.SUPPRESS, "description": None}
+    subcommands = parser.add_subcommands(dest="command", required=True, **hidden)
+    for title, group in GROUPS.items():
+        parser.add_argument_group(title, "\n".join(map(_command_line, group)))
     called = None
     actions = list(parser._actions)
     for name, description in COMMANDS.items():
@@ -250,10 +265,18 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, di
             actions += subparser._actions
             required = [action for action in subparser._actions if not action.option_strings]
             positionals = [a.dest.upper() + " ..." * (a.nargs == "+") for a in required]
+            if HELP_ALL not in arguments:
+                subparser.add_argument_group(
+                    "examples", "\n".join(f"graphslice {name} {one}" for one in called.EXAMPLES)
+                )
             subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)
     helps = {option: str(action.help) for action in actions for option in action.option_strings}
     return parser, called, dict.fromkeys(COMMANDS, "") | helps
+
+
+def _command_line(name: str) -> str:
+    return textwrap.fill(f"{name:<18}{COMMANDS[name]}", 78, subsequent_indent=" " * 18, break_on_hyphens=False)
 
 
 def _usage_error(message: str, known: dict[str, str]) -> str:

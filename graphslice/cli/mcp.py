@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 from graphslice.errors import optional_packages
 
 MODULE = "graphslice.api.model"
+EXAMPLES = "--folder data", "--folder data --model runs/my adme"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

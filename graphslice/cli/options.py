@@ -7,6 +7,7 @@ import atexit
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -92,7 +93,7 @@ def add_settings(
         help="named settings, not weights (default: small; for pcqm4mv2 and pcqm4m theirs with -slice): "
         f"{', '.join(PRESETS)}",
     )
-    group.add_argument("--config", help="YAML file with sections as in config.yaml of a run directory")
+    group.add_argument("--config", metavar="FILE", help="YAML file with sections as in config.yaml of a run directory")
     for name in short:
         add_setting(group, SHORT_OPTIONS[name], name)
     for name, kind in _SECTIONS.items():
@@ -119,7 +120,10 @@ def add_setting(parser: Any, key: str, name: str = "", default: str = "", **sett
     meaning = meanings(kind)[field].replace("%", "%%")
     if default:
         meaning = f"{meaning.partition('; default:')[0]}; default: {default}"
-    settings = {"help": meaning, "type": str if str in kinds else hint | None} | settings
+    is_column = field in ("targets", "long", "features") or field.endswith("_column")
+    is_number, is_file = not {int, float}.isdisjoint(kinds), field.endswith("_file")
+    value = "COLUMN" if is_column else "N" if is_number else "FILE" if is_file else None
+    settings = {"help": meaning, "type": str if str in kinds else hint | None, "metavar": value} | settings
     long = [f"--{key}"] if section == "data" else []  # jsonargparse adds those of the other sections
     parser.add_argument(*_option_strings(name or field), *long, **settings)
 
@@ -144,16 +148,17 @@ def _describe_sections(parser: ArgumentParser) -> None:
 
 
 def _hide_sections(parser: ArgumentParser) -> None:
-    """Hide the settings of the sections from the help; a line at its end says how to list them."""
+    """Hide the settings of the sections from the help; its last group says how to list them."""
     hide_options(parser, _SECTIONS)
     for group in parser._action_groups:
         if all(action.help is argparse.SUPPRESS for action in group._group_actions):
             group.title = group.description = None
-    parser.epilog = (
+    text = (
         f"{HELP_ALL} lists every setting of the graph, the model, the optimizer and the trainer, such as "
         "--model.mixer, --optimizer.weight_decay and --trainer.max_minutes. graphslice compare trains several mixers "
         "or values of a setting, and graphslice tune searches for the best settings."
     )
+    parser.add_argument_group("more settings", textwrap.fill(text, 76))
 
 
 def build_config(options: Namespace) -> RunConfig:
@@ -264,7 +269,7 @@ def add_device(parser: ArgumentParser) -> None:
 
 def add_workers(parser: ArgumentParser) -> None:
     """Add --workers."""
-    parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")
+    parser.add_argument("--workers", type=int | None, metavar="N", help="number of processes (default: one per core)")
 
 
 def add_engine(parser: ArgumentParser) -> None:
@@ -346,7 +351,7 @@ def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager
 
 def add_output_file(parser: ArgumentParser, text: str, required: bool = False) -> None:
     """Add --out with the help ``text``, and --overwrite."""
-    parser.add_argument("-o", "--out", required=required, help=text)
+    parser.add_argument("-o", "--out", metavar="FILE", required=required, help=text)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from graphslice.data.tables import TableSink
 
 MODULE = "graphslice.inference.files"
+EXAMPLES = "runs/my molecules.csv -o predictions.csv --interval 90", "gap CCO c1ccccc1"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -39,7 +40,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--interval",
         type=float,
-        metavar="PERCENT",
+        metavar="N",
         help="coverage in percent, such as 90: add conformal prediction intervals (or prediction sets of classes), "
         "the similarity to the nearest training molecule, and in_domain (applicability domain)",
     )

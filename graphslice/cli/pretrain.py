@@ -12,13 +12,14 @@ from graphslice.cli.options import add_setting, add_settings, build_config, stop
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.pretraining.run"
+EXAMPLES = "molecules.csv -o runs/pretrained", "library/ -o runs/pretrained --without test.csv"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.usage = "graphslice pretrain TABLE [TABLE ...] -o RUN [options]"
     parser.add_argument("tables", nargs="+", metavar="TABLE", help="files or folders of molecules")
     run = parser.add_argument_group("input and output")
-    run.add_argument("-o", "--out", required=True, help="run directory, for --init-from of other runs")
+    run.add_argument("-o", "--out", metavar="RUN", required=True, help="run directory, for --init-from of other runs")
     run.add_argument("--overwrite", action="store_true", help="replace an existing run")
     add_setting(
         run,

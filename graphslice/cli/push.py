@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 from graphslice.cli.options import add_model
 
 MODULE = "graphslice.api.model"
+EXAMPLES = "runs/my user/my", "runs/my user/my --public --license mit"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

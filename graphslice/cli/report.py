@@ -7,6 +7,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 MODULE = "graphslice.report.write"
+EXAMPLES = "runs/my", "runs/my --json"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

@@ -13,6 +13,7 @@ from graphslice.errors import check_number, check_positive, file_errors, optiona
 from graphslice.system.machine import MODELS
 
 MODULE = "graphslice.api.model"
+EXAMPLES = "runs/my", "adme runs/my --port 8080"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -20,11 +21,17 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     help_text = f"run directories, checkpoints, hf://user/name, or packaged models: {', '.join(MODELS)}"
     parser.add_argument("models", nargs="+", help=help_text)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
-    parser.add_argument("--port", type=int, default=8000, help="port (default: 8000; 0 takes a free one)")
+    parser.add_argument("--port", type=int, metavar="N", default=8000, help="port (default: 8000; 0 takes a free one)")
     parser.add_argument(
-        "--max-molecules", type=int, default=1_000, help="largest number of molecules of a request (default: 1000)"
+        "--max-molecules",
+        type=int,
+        metavar="N",
+        default=1_000,
+        help="largest number of molecules of a request (default: 1000)",
     )
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for a request (default: 60)")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="N", default=60.0, help="seconds for a request (default: 60)"
+    )
     add_device(parser)
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from graphslice.cli.options import add_device, add_model, load_model
 
 MODULE = "graphslice.evaluation.submission"
+EXAMPLES = "runs/v2 --dataset pcqm4mv2", "runs/a runs/b --dataset pcqm4mv2 -o submission"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -20,7 +21,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         help="pcqm4mv2 (test-dev, test-challenge); pcqm4m (test), whose leaderboard is closed",
     )
     parser.add_argument("--root", help="directory of OGB's data, downloaded if missing (default: that of the training)")
-    parser.add_argument("-o", "--out", default="submission", help="output directory (default: submission)")
+    parser.add_argument(
+        "-o", "--out", metavar="FOLDER", default="submission", help="output directory (default: submission)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     add_device(parser)
 

@@ -19,12 +19,13 @@ from graphslice.cli.options import (
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.training.train_run"
+EXAMPLES = "my.csv --targets logp,active", "--resume runs/my"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.usage = "graphslice train TABLE [--targets COLUMNS] [options]"
     run = parser.add_argument_group("output")
-    run.add_argument("-o", "--out", help="run directory (default: runs/ and the name of the dataset)")
+    run.add_argument("-o", "--out", metavar="RUN", help="run directory (default: runs/ and the name of the dataset)")
     run.add_argument(
         "--overwrite",
         action="store_true",

@@ -19,20 +19,31 @@ from graphslice.cli.options import (
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.search.tune"
+EXAMPLES = "my.csv --targets logp --minutes 60", "--resume tuned/my"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.usage = "graphslice tune TABLE [--targets COLUMNS] [--minutes N] [options]"
     search = parser.add_argument_group("search")
-    search.add_argument("--minutes", type=float | None, help="time without the final run (default: 30)")
-    search.add_argument("--trials", type=int | None, help="number of trials, in place of or in addition to --minutes")
+    search.add_argument("--minutes", type=float | None, metavar="N", help="time without the final run (default: 30)")
     search.add_argument(
-        "--seeds", type=int, default=3, help="further seeds of the best trials, whose mean decides (default: 3)"
+        "--trials", type=int | None, metavar="N", help="number of trials, in place of or in addition to --minutes"
+    )
+    search.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        default=3,
+        help="further seeds of the best trials, whose mean decides (default: 3)",
     )
     search.add_argument("--mixers", help="mixers to search too, separated by commas; only from scratch")
-    search.add_argument("--processes", type=int, default=1, help="processes that share the trials (default: 1)")
+    search.add_argument(
+        "--processes", type=int, metavar="N", default=1, help="processes that share the trials (default: 1)"
+    )
     output = parser.add_argument_group("output")
-    output.add_argument("-o", "--out", help="folder of the search (default: tuned/ and the name of the dataset)")
+    output.add_argument(
+        "-o", "--out", metavar="FOLDER", help="folder of the search (default: tuned/ and the name of the dataset)"
+    )
     output.add_argument("--resume", metavar="DIR", help="continue a search; no other option is allowed")
     add_init_from(output)
     add_config_options(parser, arguments)

@@ -3,6 +3,8 @@
 import errno
 import io
 import os
+import re
+import shlex
 import signal
 import sys
 import time
@@ -13,13 +15,14 @@ import pytest
 import torch
 
 import graphslice as gs
-from graphslice.cli.main import COMMANDS, main
+from graphslice.cli.main import COMMANDS, GROUPS, _parser, _with_dataset, main
 
 
 def test_help_and_version(cli):
     code, out, err = cli("--help")
     assert (code, err) == (0, "") and out.startswith("usage: graphslice")
-    assert all(command in out for command in COMMANDS)
+    assert all(f"\n{group}:\n  {next(iter(commands))} " in out for group, commands in GROUPS.items())
+    assert all(f"\n  {command} " in out for command in COMMANDS)
     assert cli("--version") == (0, f"graphslice {gs.__version__}\n", "")
 
 
@@ -30,6 +33,13 @@ def test_help_of_a_command(command, cli):
     expected = {"train": "--model.mixer", "evaluate": "--split", "report": "report.html", "doctor": "--json"}
     expected |= {"mcp": "--folder", "push": "--license", "serve": "--port"}
     assert expected.get(command, "-o") in out
+    assert not re.search(r"--\S+ (WORKERS|OUT|EPOCHS|SMILES_COLUMN|SEEDS|VALID_FILE)\b", out)
+    title, *examples = out.splitlines()[-3:]
+    assert title == "examples:"
+    for words in map(shlex.split, examples):
+        assert words[:2] == ["graphslice", command]
+        arguments = _with_dataset(words[1:])
+        _parser(arguments)[0].parse_args(arguments)  # every option exists
 
 
 def test_a_reader_that_has_seen_enough(cli, run_directory, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import graphslice as gs
-from graphslice.cli.main import COMMANDS, GROUPS, _parser, _with_dataset, main
+from graphslice.cli.main import COMMANDS, GROUPS, _parser, main, with_dataset
 
 
 def test_help_and_version(cli):
@@ -38,7 +38,7 @@ def test_help_of_a_command(command, cli):
     assert title == "examples:"
     for words in map(shlex.split, examples):
         assert words[:2] == ["graphslice", command]
-        arguments = _with_dataset(words[1:])
+        arguments = with_dataset(words[1:])
         _parser(arguments)[0].parse_args(arguments)  # every option exists
 
 

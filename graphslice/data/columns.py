@@ -108,7 +108,8 @@ def find_columns(
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
     weights, ids = config.weight_column, config.id_column or ""
     weights = weights and require_column(weights, columns, name)
-    identifiers = [require_column(one, columns, name) for one in ([ids] if ids in columns else split_words(ids))]
+    named = [ids] if ids and ids in columns else split_words(ids)
+    identifiers = [require_column(one, columns, name) for one in named]
     features = [require_column(one, columns, name, [*DESCRIPTORS]) for one in feature_column_names(config.descriptors)]
     targets = [require_column(target, columns, name) for target in targets]
     roles = {
@@ -156,7 +157,8 @@ def find_smiles_column(
     columns: Sequence[str], requested: str | None, name: str, training_column: str | None = None
 ) -> str:
     """Find the SMILES column: the requested one, else that of the training set, else one with a usual name."""
-    requested = match_column(training_column or "", columns) if requested is None else requested
+    if requested is None and training_column:
+        requested = match_column(training_column, columns)
     if requested is not None:
         return require_column(requested, columns, name)
     by_name = {str(column).strip().lower(): column for column in reversed(columns)}

@@ -67,7 +67,7 @@ def _takes_logarithm(data: MoleculeData, t: int, compared: bool, console: Consol
     rows = np.sort(np.concatenate([data.splits["train"], data.splits["valid"]]))
     metric = data.config.trainer.metric
     metric = metric if metric not in (None, "loss") and REGRESSION in METRICS[metric].kinds else "mae"
-    is_wide, name = _is_wide(data.dataset, t), data.dataset.target_names[t]
+    is_wide, name = _is_wide(data.dataset, rows, t), data.dataset.target_names[t]
     compared = compared and (is_wide or len(rows) <= _MOST_ROWS)
     none, log = _compare(data, rows, t, metric) if compared else (np.zeros(2), np.zeros(2))
     scales, higher = (log, none) if is_wide else (none, log), METRICS[metric].higher_is_better
@@ -81,9 +81,9 @@ def _takes_logarithm(data: MoleculeData, t: int, compared: bool, console: Consol
     return True
 
 
-def _is_wide(dataset: LabelledDataset, t: int) -> bool:
+def _is_wide(dataset: LabelledDataset, rows: np.ndarray, t: int) -> bool:
     """Return whether the labels and bounds of a positive target span a factor of 100; ``<x`` counts as x / 10."""
-    numbers, bounds = dataset.all_labels.values[:, t], dataset.all_labels.bounds
+    numbers, bounds = dataset.targets[rows, t], dataset.bounds(rows)
     if bounds is not None:
         numbers = np.concatenate([numbers, bounds[:, t, 0], bounds[:, t, 1] / _BELOW])
     numbers = numbers[np.isfinite(numbers) & (numbers > 0)]

@@ -25,7 +25,7 @@ from graphslice.report.sections import (
     training_section,
 )
 from graphslice.runs.run_files import REPORT
-from graphslice.system.console import remark, status
+from graphslice.system.console import remark, result, status
 from graphslice.system.files import atomic_write
 
 
@@ -65,7 +65,7 @@ def report_after_training(folder: Path, data: MoleculeData | None, console: Cons
         message = f"report not written: {type(error).__name__}: {error}; retry with: graphslice report {folder}"
         remark(" ".join(message.split()), console, "warning")
         return
-    console.out(f"report: {path}", highlight=False)
+    result(f"report: {path}", console)
 
 
 def page(run: Run) -> str:

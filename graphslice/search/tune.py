@@ -41,7 +41,7 @@ from graphslice.search.study import (
     with_values,
 )
 from graphslice.search.table import best_first
-from graphslice.system.console import QUIET, signals_handled
+from graphslice.system.console import QUIET, result, signals_handled
 from graphslice.system.files import atomic_write, locked
 from graphslice.system.machine import visible_gpus
 from graphslice.system.processes import in_processes
@@ -356,8 +356,8 @@ def _write_results(out: Path, trials: list[Record], setup: Setup, seeds: int, co
         text = f"{text}; the defaults {choice.default_score:.4f}"
     with atomic_write(out / BEST_CONFIG) as new:
         new.write_text(f"# {text}\n{with_values(setup.user_config, choice.trial.params).to_yaml()}", encoding="utf-8")
-    console.out(f"chosen: {text}", highlight=False)
-    console.out(f"configuration: {out / BEST_CONFIG}", highlight=False)
+    result(f"chosen: {text}", console)
+    result(f"configuration: {out / BEST_CONFIG}", console)
     return choice
 
 

@@ -28,6 +28,12 @@ def remark(text: str, console: Console | None = None, kind: str = "note") -> Non
     console.print(Text.assemble((kind, "yellow"), f": {text}"), highlight=False, soft_wrap=True)
 
 
+def result(text: str, console: Console) -> None:
+    """Print a result: to standard output if the console writes to standard error."""
+    console = Console(quiet=console.quiet) if console.stderr else console
+    console.out(text, highlight=False)
+
+
 class _Remarks(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         remark(record.getMessage(), kind="note" if record.levelno < logging.WARNING else "warning")

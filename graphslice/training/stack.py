@@ -45,7 +45,7 @@ from graphslice.stacking.stacking import (
     predict_base_models,
     weighted_std,
 )
-from graphslice.system.console import remark, status
+from graphslice.system.console import remark, result, status
 from graphslice.tasks import Task, each_target
 
 #: Folds of the training set. Only some of them are held out if these have enough rows, since each costs a training.
@@ -166,11 +166,11 @@ class Stack:
             }
             for split, (rows, by_model) in predictions.items()
         }
-        self.console.print(_describe_weights(weights, list(parts), dataset.tasks), highlight=False, soft_wrap=True)
+        result(_describe_weights(weights, list(parts), dataset.tasks), self.console)
         for note in mixer_note(data.config.model.mixer, weights[0].mean()):
             remark(note, self.console)
         split = "test" if "test" in predictions else "valid"
-        self.console.print(_describe_scores(split, metric, scores[split]), highlight=False, soft_wrap=True)
+        result(_describe_scores(split, metric, scores[split]), self.console)
         return scores, held_out
 
     def _predict_held_out(
@@ -258,7 +258,7 @@ def evaluate_split(
     title = title or split
     bounds = describe_bounds(title.removesuffix(":"), scores)
     for line in (describe_scores(title, scores, first=metric), *bounds):
-        console.out(line, highlight=False)
+        result(line, console)
     for t, task, where in each_target(dataset.tasks):
         if task.classes:
             temperature = calibration.targets[t].temperature
@@ -268,7 +268,7 @@ def evaluate_split(
     if interval is not None:
         add_coverage(scores, coverage(interval, true, dataset.molecules(rows), dataset.tasks))
         for line in describe_coverage(split, scores):
-            console.print(line, highlight=False, soft_wrap=True)
+            result(line, console)
     if file is not None:
         write_predictions(folder / file, dataset, rows, predicted, data.store)
     return scores
@@ -310,7 +310,7 @@ def evaluate_run(
     if (origin := predictor.config.origin) is not None:
         metrics["init_from"] = origin
     write_metrics(folder, metrics)
-    console.out(f"model: {folder}", highlight=False)
+    result(f"model: {folder}", console)
     return metrics
 
 

@@ -40,7 +40,7 @@ from graphslice.runs.run_files import (
     write_metrics,
 )
 from graphslice.stacking.stacking import NETWORK
-from graphslice.system.console import QUIET, remark
+from graphslice.system.console import QUIET, remark, result
 from graphslice.system.files import ENDING, locked
 from graphslice.system.machine import cores, visible_gpus
 from graphslice.system.processes import in_processes, is_first_process
@@ -246,7 +246,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
             remark(note, console)
             if (repeats := data_config.folds_and_repeats[1]) > 1:
                 remark(f"each molecule is scored on the mean of {repeats} predictions, one of each repeat", console)
-            console.print(f"out-of-fold predictions: {out / OUT_OF_FOLD}", highlight=False, markup=False)
+            result(f"out-of-fold predictions: {out / OUT_OF_FOLD}", console)
     weights = [1.0 if one is None else one.weights[0].mean() for model in models for one in model.stackings]
     for note in mixer_note(config.model.mixer, float(np.mean(weights))):
         remark(note, console)
@@ -255,7 +255,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     _describe_members(folders, metrics["members"], metric, folds, console)
     write_json(out / TRAINING, _training_totals(folders))
     write_metrics(out, metrics)
-    console.out(f"model: {out}", highlight=False)
+    result(f"model: {out}", console)
     return metrics
 
 
@@ -270,7 +270,7 @@ def _describe_members(
         if all(split in by_model for by_model in baselines):
             scores = [by_model[split] for by_model in baselines]
         for line in describe_seeds(split, scores, metric, folds):
-            console.print(line, highlight=False, soft_wrap=True)
+            result(line, console)
 
 
 def _training_totals(folders: Sequence[Path]) -> dict:

@@ -169,8 +169,8 @@ def test_resume_takes_no_other_option(cli, tuned):
 def test_processes_share_the_trials(cli, demo_csv, tiny_flags, tmp_path):
     out = tmp_path / "t"
     budget = ["--trials", 2, "--seeds", 0, "--processes", 2]
-    code, _, err = cli("tune", "--dataset", demo_csv, *budget, "--out", out, *tiny_flags)
-    assert code == 0 and f"configuration: {out / 'best.yaml'}" in err, err
+    code, printed, err = cli("tune", "--dataset", demo_csv, *budget, "--out", out, *tiny_flags)
+    assert code == 0 and f"configuration: {out / 'best.yaml'}" in printed, err
     assert [row["state"] for row in read_trials(out)] == ["complete"] * 2
 
 

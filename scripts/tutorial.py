@@ -72,7 +72,7 @@ def execute(notebook: NotebookNode, folder: Path, seconds: int = 600) -> None:
                 output["data"] = {kind: output["data"][kind] for kind in dict.fromkeys((best, "text/plain"))}
                 output["metadata"] = {}
             else:  # commands print as to a terminal
-                output["text"] = output["text"].replace("\r\n", "\n")
+                output["text"] = re.sub(r"\r(?=\n)|\x1b\[[0-9;]*m", "", output["text"])
 
 
 def text_of(notebook: NotebookNode) -> tuple[str, dict[str, bytes]]:

@@ -267,6 +267,11 @@ def is_bounded(bounds: np.ndarray) -> np.ndarray:
     return np.isfinite(bounds).any(axis=-1)
 
 
+def bound_text(bounds: np.ndarray) -> str:
+    """Write the bounds of a label, ``float64 [2]``, as ``>5`` or ``>5 and <9``; empty if there are none."""
+    return " and ".join(f"{sign}{x:.12g}" for sign, x in zip("><", bounds.tolist(), strict=True) if np.isfinite(x))
+
+
 def within_bounds(labels: np.ndarray, bounds: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """Replace the bounds ``[..., 2]`` among labels ``[...]``, nan there, by the nearest value to each prediction that
     they allow, so that the error of a prediction is 0 if it respects the bound, and otherwise its distance from it."""

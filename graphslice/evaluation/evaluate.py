@@ -28,7 +28,7 @@ from graphslice.inference.predictions import Predictions, output_arrays
 from graphslice.inference.predictor import IDENTICAL_SIMILARITY, Predictor
 from graphslice.runs.run_files import find_members, locate_dataset, read_splits, run_directory_of
 from graphslice.system.console import QUIET, molecule_progress
-from graphslice.tasks import UNBOUNDED, Task, is_bounded
+from graphslice.tasks import UNBOUNDED, Task, bound_text, is_bounded
 
 
 def load_evaluation_data(
@@ -306,7 +306,5 @@ def _with_bounds(labels: pa.Array, bounds: np.ndarray) -> pa.Array:
     """Return the labels as texts, with bounds ``float64 [R, 2]``, ``>5`` or ``>5 and <9``, where there is no number."""
     texts = [None if label is None else f"{label:.12g}" for label in labels.to_pylist()]
     for row in np.flatnonzero(is_bounded(bounds)).tolist():
-        low, high = bounds[row].tolist()
-        sides = [f"{sign}{bound:.12g}" for sign, bound in ((">", low), ("<", high)) if np.isfinite(bound)]
-        texts[row] = " and ".join(sides)
+        texts[row] = bound_text(bounds[row])
     return text_array(texts)

@@ -72,7 +72,8 @@ class Run:
 
     def split_name(self, split: str) -> str:
         """Return the display name of the split of some scores."""
-        return "held-out" if split == "valid" and self.held_out_folds else split_name(split)
+        is_held_out = self.folds if split == "test" else self.held_out_folds
+        return "held-out" if is_held_out else split_name(split)
 
     @property
     def smiles(self) -> Sequence[str] | None:

@@ -264,7 +264,8 @@ def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: 
     compared = None
     if (training_row := int(near.neighbours[place])) >= 0:
         facts.append(("similarity to training set", f"{near.similarity[place]:.2f}"))
-        label = label_text(task, dataset.targets[training_row, t])
+        bounds = dataset.bounds(np.array([training_row]))
+        label = label_text(task, dataset.targets[training_row, t], None if bounds is None else bounds[0, t])
         title = f"nearest training molecule: {run.name_of(training_row)}"
         compared = _molecule_card(run, training_row, title, [("true", label)])
     return _molecule_card(run, row, run.name_of(row), facts, compared)

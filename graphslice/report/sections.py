@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from graphslice.data.featurize import molecule_keys
 from graphslice.data.split_maker import Duplicates, count_shared
@@ -19,6 +21,7 @@ from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import (
     MINUS,
     NONE,
+    PRINTED_METRICS,
     describe_bounds,
     describe_covered,
     label_noun,
@@ -43,7 +46,7 @@ from graphslice.report.load_run import Run, read_curve
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.runs.run_files import REJECTED, is_finished, read_metrics, read_splits
 from graphslice.stacking.stacking import NAMES, NETWORK, STACK
-from graphslice.tasks import REGRESSION, TASK_KINDS, Task
+from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, bound_text
 from graphslice.training.data_summary import describe_bounded
 
 _MAX_REJECTED, _MAX_CLASSES = 10, 20
@@ -80,7 +83,7 @@ def _sizes(run: Run) -> Table:
 
 
 def _splits_by_name(splits: Splits) -> Splits:
-    return {split: splits[split] for split in SPLITS if split in splits}
+    return {split: splits[split] for split in SPLITS if len(splits.get(split, ()))}
 
 
 def _share(count: int, total: int) -> str:
@@ -142,23 +145,25 @@ def _labels(run: Run) -> list[Part]:
         parts.append(Table(caption, ["target", "class", *map(split_name, splits)], classes))
     bounds = describe_bounded(dataset.tasks, dataset.bounds(data.usable_rows))
     for split in ("valid", "test"):
-        bounds += describe_bounds(split, run.metrics[split]) if split in run.metrics else []
+        bounds += describe_bounds(run.split_name(split), run.metrics[split]) if split in run.metrics else []
     parts += [Text(f"{line[:1].upper()}{line[1:]}.") for line in bounds]
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
         parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return parts
 
 
-def label_text(task: Task, label: float) -> str:
-    """Format a label: a number, or the name of a class; a dash if it is nan."""
+def label_text(task: Task, label: float, bounds: np.ndarray | None = None) -> str:
+    """Format a label: a number, the name of a class, or if it is nan its ``bounds``, ``float64 [2]``; else a dash."""
     if np.isnan(label):
-        return NONE
+        return NONE if bounds is None else bound_text(bounds) or NONE
     return plain(label) if task.kind == REGRESSION else task.classes[int(label)]
 
 
 #: Maximum number of targets shown in detail.
 MAX_TARGETS = 12
 
+# Scores in the unit of the target.
+_ERRORS = ("mae", "rmse")
 # Splits on which a model is evaluated, in the order of the table columns.
 _SPLITS = ("valid", "test")
 
@@ -168,28 +173,47 @@ def dataset_name(run: Run) -> str:
     return Path(run.config.data.dataset).name or run.config.data.dataset
 
 
-def target_names(run: Run) -> list[str]:
-    """List the target names, in the order of the scores."""
-    return next((list(run.metrics[split]["targets"]) for split in _SPLITS if split in run.metrics), [])
+# Scores of a headline, and their names there.
+_HEADLINE_SCORES = {
+    REGRESSION: {"mae": "typical error", "spearman": "rank correlation"},
+    BINARY: {"auroc": "AUROC", "balanced_accuracy": "balanced accuracy"},
+    MULTICLASS: {"accuracy": "accuracy", "auroc": "AUROC"},
+}
+# Scores of fewer molecules vary widely by chance.
+_MIN_SCORED = 20
+# A column name that ends with a unit, such as "Solubility (uM)" or "dose [mg/kg]".
+_WITH_UNIT = re.compile(
+    r"(.*\S)\s*[(\[]((?:[npuµμmk]?(?:M|g|L|s|mol|eV|cal|J|m)|cm|Å|min|h|d|K|°C|Da|%|[/·^\d⁻¹²³ -])+)[)\]]"
+)
 
 
-def main_score(run: Run) -> tuple[str, str, str] | None:
-    """Return the label, value and sample of the main score; None if the model was not evaluated."""
-    for split in ("test", "valid"):
-        split_scores = run.metrics.get(split, {})
-        if (value := split_scores.get(run.metric)) is not None:
-            (count, noun), targets = prediction_count(split_scores), len(split_scores["targets"])
-            mean = f", mean of {targets:,} targets" if targets > 1 else ""
-            folds = ", out-of-fold predictions" if run.folds and split == "test" else ""
-            label = f"{run.split_name(split)} {METRICS[run.metric].label}"
-            return label, number(value), f"n = {count:,} {noun if count != 1 else noun[:-1]}{folds}{mean}"
-    return None
+def headlines(run: Run) -> list[Markup]:
+    """Describe the scores of each of the first targets in a sentence: on held-out folds before the test set, or on the
+    test set alone; without either, on the validation set."""
+    sentences = []
+    for task in run.checkpoints[0].tasks[:MAX_TARGETS]:
+        by_split = {split: run.metrics[split]["targets"].get(task.name) for split in _SPLITS if split in run.metrics}
+        scored = [(split, scores) for split, scores in by_split.items() if scores and prediction_count(scores)[0]]
+        named = None if task.unit else _WITH_UNIT.fullmatch(task.name)
+        name, unit = named.groups() if named else (task.name, task.unit)
+        clauses = []
+        for split, scores in scored if run.held_out_folds else scored[-1:]:
+            count, noun = prediction_count(scores)
+            sample = pluralize(count, f"{run.split_name(split)} {noun[:-1]}")
+            sample += f" (fewer than {_MIN_SCORED}: largely chance)" * (count < _MIN_SCORED)
+            values = []
+            for metric, label in _HEADLINE_SCORES[task.kind].items():
+                value = _value(metric, scores[metric], 2) + f" {unit}".rstrip() * (metric in _ERRORS)
+                values.append(Markup("{}<strong>{}</strong>").format("" if clauses else f"{label} ", value))
+            clauses.append(Markup(" and " if clauses else ", ").join(values) + f"{',' * (not clauses)} on {sample}")
+        if clauses:
+            sentences.append(Markup("<b>{}</b>: {}.").format(name, Markup("; ").join(clauses)))
+    return sentences
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
     """Summarise the run as pairs of name and value."""
-    names, training, start = target_names(run), run.training, run.start
-    listed = ", ".join(names[:MAX_TARGETS]) + (f" and {len(names) - MAX_TARGETS:,} more" * (len(names) > MAX_TARGETS))
+    training, start = run.training, run.start
     model = f"{run.config.model.mixer} mixer, {pluralize(run.config.model.layers, 'layer')}"
     if run.folds:
         model = f"cross-validation with {len(run.models)} models, one per fold; each {model}"
@@ -197,12 +221,13 @@ def facts(run: Run) -> list[tuple[str, str]]:
         model = f"ensemble of {len(run.models)} models, whose predictions are averaged; each {model}"
     devices = f" x {training['devices']}" if training["devices"] > 1 else ""
     rows = [
-        ("targets", listed or "unknown"),
         ("model", f"{model}; {training['parameters']:,} parameters"),
         ("split", _split(run)),
         ("device", f"{training['device']}{devices}"),
         ("training time of the network", _duration(training["seconds"])),
     ]
+    if origin := run.metrics.get("init_from"):
+        rows.append(("initialised from", origin))
     if start:
         machine = start["machine"]
         rows.append(("date", datetime.fromisoformat(start["date"]).strftime("%Y-%m-%d %H:%M %z")))
@@ -226,16 +251,16 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def training_command(run: Run) -> Code:
-    """Return the command that started the run, or the configuration if no command was recorded."""
-    if command := run.start.get("command"):
-        return Code(command, "command that started this run")
-    return Code(run.config.to_yaml(), "configuration of this run", "Configuration (run started from Python)")
+def how_to_repeat(run: Run) -> list[Code]:
+    """Return the command that started the run, unless it was started from Python, and the configuration."""
+    settings = Code(run.config.to_yaml(), "configuration of this run", "config.yaml: every setting of this run")
+    command = run.start.get("command")
+    return [Code(command, "command that started this run"), settings] if command else [settings]
 
 
 def scores_section(run: Run) -> Section:
     """Build the section on scores: per split, per target, and of network and base models separately."""
-    parts: list[Part] = [_table_of_means(run), *_targets(run), *_component_scores(run), *_intervals(run)]
+    parts: list[Part] = [*_targets(run), *_component_scores(run), *_intervals(run)]
     return Section("scores", "Scores", parts)
 
 
@@ -259,61 +284,57 @@ def _intervals(run: Run) -> list[Heading | Table]:
         f"{label_noun(test_scores)} covered and what chance allows, mean width in the unit of the target or mean "
         "number of classes, and temperature of the probabilities."
     )
-    head = ["target", "coverage", "size", "temperature"]
+    head = ["target", "coverage", "size", "temperature" if any(row[-1] for row in rows) else ""]
     return [Heading("Prediction intervals"), Table(caption, head, rows, folded=len(rows) > 2 * MAX_TARGETS)]
 
 
-def _table_of_means(run: Run) -> Table:
-    splits = [split for split in _SPLITS if split in run.metrics]
-    names = [name for name in METRICS if any(run.metrics[split].get(name) is not None for split in splits)]
-    # The training loss is shown only if it selected the epoch: its scale is not that of the predictions.
-    names = [name for name in names if name != "loss" or run.metric == "loss"]
-    names = sorted(names, key=lambda name: name != run.metric)
-    rows = [[METRICS[name].label, *(_value(run.metrics[split].get(name)) for split in splits)] for name in names]
-    rows.append(["molecules", *(f"{run.metrics[split]['molecules']:,}" for split in splits)])
-    several = len(target_names(run)) > 1
-    mean = "Means over the targets with a score. " if several else ""
-    unit = "MAE and RMSE are in the unit of the target. " if "mae" in names else ""
-    chosen = f"The best epoch was selected by validation {METRICS[run.metric].label}."
-    if run.held_out_folds:
-        chosen = "Held-out are folds of the training set, predicted by models that were trained without them."
-    if run.metric == "loss":
-        chosen += " The loss is MAE / standard deviation of the labels (regression) or log loss (classification)."
-    return Table(f"{mean}{unit}{chosen}", ["score", *map(run.split_name, splits)], rows)
-
-
-def _value(value: float | None) -> str:
+def _value(metric: str, value: float | None, digits: int = 3) -> str:
+    """Format an error with significant digits in the unit of the target, and any other score with two decimals."""
     if value is None:
         return NONE
-    has_four_decimals = 1e-3 <= abs(value) < 10 or not value
-    return f"{value:.4f}".replace("-", MINUS) if has_four_decimals else number(value, 4)
+    if metric in _ERRORS:
+        return number(float(f"{value:.{digits}g}"), digits)
+    return f"{value:z.2f}".replace("-", MINUS) if abs(value) < 100 else number(value)
 
 
-def _targets(run: Run) -> list[Table]:
-    """Tabulate the scores of each of several targets, best first, on the test set if there is one."""
-    split = "test" if "test" in run.metrics else "valid"
-    targets = run.metrics.get(split, {}).get("targets", {})
-    if len(targets) < 2:
-        return []
-    parts: list[Table] = []
-    for kind in TASK_KINDS:
-        of_kind = {name: scores for name, scores in targets.items() if scores["kind"] == kind}
-        if not of_kind:
+def _targets(run: Run) -> list[Text | Table]:
+    """Tabulate the scores of the targets of each task type: the best first, and after them those of few molecules."""
+    splits = [split for split in _SPLITS if split in run.metrics]
+    note = f"The best epoch was selected by validation {METRICS[run.metric].label}."
+    if run.held_out_folds:
+        note = "Held-out are folds of the training set, predicted by models that were trained without them."
+    parts: list[Text | Table] = [Text(note)]
+    tasks = run.checkpoints[0].tasks
+    for kind in TASK_KINDS if splits else ():
+        scores = {split: _of_kind(run.metrics[split]["targets"], kind) for split in splits}
+        ranked = scores[splits[0 if run.held_out_folds else -1]]
+        if not ranked:
             continue
-        names = [name for name, metric in METRICS.items() if kind in metric.kinds and name != "loss"]
-        names = sorted(names, key=lambda name: name != run.metric)[:5]
-        metric = METRICS[names[0]]
-        values = {name: scores[names[0]] for name, scores in of_kind.items()}
-        losses = {name: np.inf if value is None else metric.loss(value) for name, value in values.items()}
+        first = [run.metric] * (run.metric != "loss" and kind in METRICS[run.metric].kinds)
+        names = list(dict.fromkeys([*first, *PRINTED_METRICS[kind]]))
+        metric, several = METRICS[names[0]], len(ranked) > 1
+        few = {name: prediction_count(values)[0] < _MIN_SCORED for name, values in ranked.items()}
+        known = {name: values[names[0]] for name, values in ranked.items() if values[names[0]] is not None}
+        losses = {name: metric.loss(known[name]) if name in known else np.inf for name in ranked}
         rows = []
-        for name in sorted(of_kind, key=losses.__getitem__):
-            scores = of_kind[name]
-            rows.append([name, *(_value(scores[m]) for m in names), f"{prediction_count(scores)[0]:,}"])
-        order = ", the best first" if len(rows) > 1 else ""
-        caption = f"Scores of {pluralize(len(rows), f'{kind} target')} on the {run.split_name(split)} set{order}."
-        head = ["target", *(METRICS[name].label for name in names), "n"]
-        parts.append(Table(caption, head, rows, folded=len(rows) > 2 * MAX_TARGETS))
+        for name in sorted(ranked, key=lambda name: (few[name], losses[name])):
+            for split, targets in scores.items():
+                values = [_value(one, targets[name][one]) for one in names]
+                count = f"{prediction_count(targets[name])[0]:,}"
+                rows.append([*[name] * (len(tasks) > 1), run.split_name(split), *values, count])
+        caption = f"Scores of {pluralize(len(ranked), f'{kind} target')}" + ", the best first" * several
+        if any(few.values()):
+            caption += f"; those of fewer than {_MIN_SCORED} are largely chance" + ", and last" * several
+        if several and known and (names[0] not in _ERRORS or first):
+            caption += f"; mean {metric.label} {_value(names[0], float(np.mean([*known.values()])))}"
+        caption += "; MAE and RMSE are in the unit of the target" * (kind == REGRESSION)
+        head = [*["target"] * (len(tasks) > 1), "set", *(METRICS[name].label for name in names), "n"]
+        parts.append(Table(f"{caption}.", head, rows, folded=len(ranked) > 2 * MAX_TARGETS))
     return parts
+
+
+def _of_kind(targets: dict[str, dict], kind: str) -> dict[str, dict]:
+    return {name: scores for name, scores in targets.items() if scores["kind"] == kind}
 
 
 def _component_scores(run: Run) -> list[Heading | Text | Table]:
@@ -327,14 +348,16 @@ def _component_scores(run: Run) -> list[Heading | Text | Table]:
     splits = [split for split in _SPLITS if all(split in scores for scores in baselines)]
     weights, rows = _mean_weights(run.checkpoints), []
     for name in baselines[0][splits[0]] if splits else ():
-        means = (_mean([scores[split].get(name) for scores in baselines]) for split in splits)
+        means = (_mean(run.metric, [scores[split].get(name) for scores in baselines]) for split in splits)
         rows.append([NAMES.get(name, name), "" if name == STACK else f"{100 * weights[name]:.0f}%", *means])
     metric = METRICS[run.metric]
     better = "higher is better" if metric.higher_is_better else "lower is better"
     of = "the weights are chosen on held-out molecules"
     if len(baselines) > 1:
         of = f"mean ± standard deviation over {len(baselines)} models"
-    caption = f"{metric.label} ({better}) of the stack and of each component; {of}."
+    caption = f"Scores of the stack and of each component: {metric.label} ({better}); {of}."
+    if run.metric == "loss":
+        caption += " The loss is MAE / standard deviation of the labels (regression) or log loss (classification)."
     head = ["component", "weight", *map(run.split_name, splits)]
     return [Heading("Network and base models"), Table(caption, head, rows)]
 
@@ -349,13 +372,13 @@ def _mean_weights(checkpoints: Sequence[Checkpoint]) -> Mapping[str, float]:
     return weights
 
 
-def _mean(values: list[float | None]) -> str:
+def _mean(metric: str, values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return NONE
     if len(known) > 1:
         return with_std(float(np.mean(known)), float(np.std(known, ddof=1)))
-    return _value(known[0])
+    return _value(metric, known[0])
 
 
 def training_section(run: Run) -> Section:
@@ -366,7 +389,7 @@ def training_section(run: Run) -> Section:
     figures = []
     if losses := [curve.loss for curve in curves if curve.loss]:
         svg = learning_curves(losses, "training loss", [None] * len(losses))
-        figures.append(Figure(svg, "Loss on the training set, mean of each epoch.", "Training"))
+        figures.append(Figure(svg, "Loss on the training set, mean of each epoch.", "Loss"))
     if valid := [(curve.valid, curve.best) for curve in curves if curve.valid]:
         best = [epoch for _, epoch in valid]
         svg = learning_curves([points for points, _ in valid], f"validation {metric.label}", best)
@@ -376,26 +399,4 @@ def training_section(run: Run) -> Section:
         caption += "mean over itself and up to four preceding epochs."
         figures.append(Figure(svg, caption, "Validation"))
     section.parts.append(Figures(figures) if figures else Text("The run directory holds no training log."))
-    return section
-
-
-def reproduction_section(run: Run) -> Section:
-    """Build the section on reproducing the run: configuration, initialisation and training cost."""
-    section = Section("making", "Reproducibility")
-    if run.start.get("command"):
-        section.parts.append(Code(run.config.to_yaml(), "resolved configuration", "config.yaml, every setting"))
-    origin = run.metrics.get("init_from")
-    if origin:
-        section.parts.append(Text(f"The weights were initialised from {origin}."))
-    seconds, rate = run.training["seconds"], run.training["molecules_per_second"]
-    peak = run.training.get("peak_memory_bytes") or 0
-    rows = [
-        ["steps", f"{run.training['steps']:,}"],
-        ["seconds", f"{seconds:,.0f}"],
-        ["molecules per second", f"{rate:,.0f}"],
-        ["precision", str(run.training["precision"])],
-        ["peak memory", f"{peak / 2**30:.2f} GiB" if peak else NONE],
-        ["seed", str(run.config.trainer.seed)],
-    ]
-    section.parts.append(Table("Training cost.", ["", ""], rows))
     return section

@@ -14,14 +14,13 @@ from graphslice.report.figures import image
 from graphslice.report.load_run import Run, read_run
 from graphslice.report.predictions import prediction_sections
 from graphslice.report.sections import (
+    MAX_TARGETS,
     data_section,
     dataset_name,
     facts,
-    main_score,
-    reproduction_section,
+    headlines,
+    how_to_repeat,
     scores_section,
-    target_names,
-    training_command,
     training_section,
 )
 from graphslice.runs.run_files import REPORT
@@ -79,15 +78,15 @@ def page(run: Run) -> str:
     )
     environment.globals["image"] = image
     environment.globals["style"] = Markup(environment.get_template("style.css").render())
-    sections = [scores_section(run), data_section(run), training_section(run)]
-    sections += [*prediction_sections(run), reproduction_section(run)]
-    targets = target_names(run)
+    sections = [scores_section(run), data_section(run), training_section(run), *prediction_sections(run)]
+    targets = run.checkpoints[0].targets
     title = dataset_name(run) + (f": {targets[0]}" if len(targets) == 1 else "")
     return environment.get_template("report.html").render(
         title=title,
-        score=main_score(run),
+        headlines=headlines(run),
+        more_targets=max(0, len(targets) - MAX_TARGETS),
         facts=facts(run),
-        command=training_command(run),
+        codes=how_to_repeat(run),
         sections=sections,
         version=__version__,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,11 @@ import graphslice as gs
 from graphslice.config import RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
+from graphslice.report.figures import Table
+from graphslice.report.load_run import read_run
+from graphslice.report.sections import _WITH_UNIT, headlines, scores_section
 from graphslice.report.write import write_report
+from graphslice.tasks import Task
 from graphslice.training import train
 
 HOSTILE = "<script>alert(1)</script>"  # a target name of hostile_table
@@ -35,7 +40,8 @@ def test_regression_report_matches_predictions(run_copy, demo_csv, demo_rows, pr
     page = check_page(write_report(run_copy))
     test = demo_rows[demo_rows["split"] == "test"]
     errors = np.abs(predictor.predict(test["smiles"])[:, 0] - test["gap_ev"].to_numpy())
-    assert f"test MAE {errors.mean():#.3g} n = {len(test)} molecules" in page.words
+    headline = f"gap_ev : typical error {errors.mean():.2g} , rank correlation"
+    assert headline in page.words and f"on {len(test)} test molecules (fewer than 20: largely chance)" in page.words
     (plot,) = (svg for name, svg in page.images.items() if name.startswith("Test: Predicted against true"))
     assert f"n = {len(test)}, MAE {errors.mean():#.3g}" in plot
     # Molecules in descending order of error, each with its row and true value.
@@ -118,7 +124,7 @@ def test_cross_validation_report_uses_out_of_fold_predictions(make_report, demo_
     truth = demo_rows["gap_ev"].to_numpy()[out_of_fold["row"] - 1]
     mae = np.abs(out_of_fold["gap_ev_pred"] - truth).mean()
     assert any(f"n = 60, MAE {mae:#.3g}" in svg for svg in page.images.values())
-    assert "out-of-fold predictions" in page.words and "One line per model" in page.words
+    assert "on 60 held-out molecules." in page.words and "One line per model" in page.words
     # Every molecule is compared with the training set of its own fold, so never with itself.
     assert "compared with 3" in section(page, "errors") and "60 molecules" in section(page, "errors")
 
@@ -127,7 +133,7 @@ def test_single_test_molecule(make_report, demo_rows):
     few = demo_rows.copy()
     few.loc[few[few["split"] == "test"].index[1:], "split"] = "train"
     page = check_page(make_report(few) / "report.html")
-    assert "n = 1 molecule" in page.words and "Largest errors" in page.words
+    assert "on 1 test molecule (fewer" in page.words and "Largest errors" in page.words
     assert "No scaffold occurs in more" in page.words
 
 
@@ -140,8 +146,7 @@ def test_many_targets_are_summarised(make_report, demo_rows):
     scores = json.loads((folder / "metrics.json").read_text())["test"]["targets"]
     best = sorted(scores, key=lambda name: scores[name]["mae"])
     listed = re.findall(r'<th scope="row">(t\d+)</th>', section(page, "scores"))
-    assert listed == best
-    assert "mean of 26 targets" in page.words
+    assert list(dict.fromkeys(listed)) == best and "14 more targets" in page.words
     assert len(re.findall("<h3>t", section(page, "predictions"))) == 12
     assert "The first 12 targets; 14 more targets are not shown." in page.words
 
@@ -162,12 +167,12 @@ def test_pyg_graphs_are_reported_without_drawings(tiny_config, demo_rows, tmp_pa
     result = train(tiny_config(), tmp_path / "run", data=data)
     page = check_page(write_report(tmp_path / "run", result.data))
     assert page.all("img", "molecule") == [] and "Predicted against true" in page.words and "not drawn" in page.words
-    assert "run started from Python" in page.words and "mixer: slice-max" in page.words
+    assert "every setting of this run" in page.words and "mixer: slice-max" in page.words
     # Without the graphs, the report has only what the run directory holds.
     page = check_page(write_report(tmp_path / "run"))
     assert (
         "which are not stored on disk" in page.words
-        and "test MAE" in page.words
+        and "typical error" in page.words
         and "Loss on the training set" in page.words
     )
 
@@ -182,7 +187,7 @@ def test_large_split_is_sampled(run_copy, monkeypatch):
     assert "A random sample of 4 of 6 test molecules is shown." in page.words
     assert any("n = 4, MAE" in svg for svg in page.images.values())
     assert "compared with 20 training molecules sampled at random from 47" in page.words
-    assert "n = 6 molecules" in page.words  # the score is that of all molecules
+    assert "on 6 test molecules" in page.words  # the score is that of all molecules
 
 
 def test_ogb_report_without_test_labels_reads_only_what_is_there(make_ogb, tiny_config, tmp_path, offline):
@@ -191,7 +196,7 @@ def test_ogb_report_without_test_labels_reads_only_what_is_there(make_ogb, tiny_
     config = tiny_config("pcqm4mv2", data={"root": str(tmp_path / "ogb"), "cache": str(tmp_path / "cache")})
     result = train(config, tmp_path / "run")
     page = check_page(write_report(result.folder, result.data))
-    assert "validation MAE" in page.words and "No test molecule has a label" in page.words
+    assert re.search(r"on \d+ validation molecules", page.words) and "No test molecule has a label" in page.words
     assert re.search(r'<th scope="row">test-challenge</th><td>5</td>', page.source)
     shutil.rmtree(tmp_path / "cache")
     assert check_page(write_report(tmp_path / "run")).words == page.words
@@ -206,12 +211,12 @@ def test_run_without_a_test_set_shows_its_held_out_folds(make_report, demo_rows)
     data = {"split": "random", "split_sizes": "0.9,0.1,0"}
     run = make_report(demo_rows[["smiles", "gap_ev"]], data=data, trainer=trainer)
     page = check_page(run / "report.html")
-    assert "held-out MAE" in page.words and "validation MAE" not in page.words.split("Training")[0]
+    assert "validation MAE" not in page.words.split("Loss")[0]
     assert "No test molecule has a label. These results are for folds of the training set" in page.words
     assert "Held-out: Predicted against true" in section(page, "predictions")
     assert "The best epoch was selected" not in page.words and "Error analysis" not in page.words
     scores = json.loads((run / "metrics.json").read_text())["valid"]
-    assert f"n = {scores['molecules']} molecules" in page.words
+    assert f"on {scores['molecules']} held-out molecules." in page.words
 
 
 def test_missing_and_damaged_files_are_named(run_copy, tmp_path):
@@ -236,6 +241,7 @@ def test_intervals_and_temperatures_are_tabulated(run_copy):
     metrics["test"]["targets"]["gap_ev"] |= {"coverage_90": 0.875, "width_90": 1.2345}
     classes = {"coverage_90": 0.95, "classes_90": 1.5, "temperature": 1.25}
     metrics["test"]["targets"]["active"] = {"kind": "binary", "molecules": 6, **dict.fromkeys(METRICS, 0.5), **classes}
+    metrics["valid"]["targets"]["active"] = metrics["test"]["targets"]["active"]
     path.write_text(json.dumps(metrics))
     words = check_page(write_report(run_copy)).words
     assert "gap_ev 5 of 6 (88%; by chance 4 to 6) 1.23 wide" in words
@@ -260,3 +266,69 @@ def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_rep
         similarities = BulkTanimotoSimilarity(bits[int(name)], [bits[k] for k in training])
         similarity = dict(zip(training, similarities, strict=True))
         assert similarity[int(neighbour)] >= max(similarity.values()) - 0.15
+
+
+def test_headline_is_a_sentence_a_target(run_copy):
+    """With the unit of the column name, held-out before test, and no means of different units."""
+    run = read_run(run_copy)
+    tasks = [Task("Solubility (uM)", transform="log"), Task("logD (pH 7.4)"), Task("hERG", "binary", ("no", "yes"))]
+    run.checkpoints = [replace(run.checkpoints[0], tasks=tasks)]
+    regression = {"kind": "regression", "rmse": 40.0, "r2": 0.5, "pearson": 0.6}
+    classes = {"kind": "binary", "molecules": 500, **dict.fromkeys(METRICS, 0.875)}
+    valid = {
+        "Solubility (uM)": {**regression, "molecules": 87, "mae": 27.4, "spearman": 0.6612},
+        "logD (pH 7.4)": {**regression, "molecules": 19, "mae": 0.00123, "spearman": 9.989e-05},
+        "hERG": classes,
+    }
+    test = {name: {**scores, "molecules": 0} | dict.fromkeys(METRICS) for name, scores in valid.items()}
+    test["Solubility (uM)"] |= {"molecules": 20, "mae": 41234.0, "spearman": -0.001}
+    run.metrics = {"metric": "loss", "valid": {"loss": 7.0, "targets": valid}, "test": {"targets": test}}
+
+    def sentences():
+        return [sentence.striptags() for sentence in headlines(run)]
+
+    assert sentences()[0] == "Solubility: typical error 41,000 uM, rank correlation 0.00, on 20 test molecules."
+    (run_copy / "out_of_fold.csv").touch()  # folds of the training set in place of a validation set
+    assert sentences() == [
+        "Solubility: typical error 27 uM, rank correlation 0.66, on 87 held-out molecules; 41,000 uM and 0.00 on 20 "
+        "test molecules.",
+        "logD (pH 7.4): typical error 0.0012, rank correlation 0.00, on 19 held-out molecules (fewer than 20: largely "
+        "chance).",
+        "hERG: AUROC 0.88, balanced accuracy 0.88, on 500 held-out molecules.",
+    ]
+
+
+def test_targets_of_few_molecules_do_not_head_the_table(run_copy):
+    path = run_copy / "metrics.json"
+    metrics = json.loads(path.read_text())
+    scores = metrics["test"]["targets"]["gap_ev"] | {"molecules": 20}
+    metrics["test"]["targets"] = {
+        "few": {**scores, "mae": 0.0, "molecules": 19},
+        "worse": {**scores, "mae": 2.0},
+        "better": {**scores, "mae": 1.0},
+    }
+    metrics["valid"]["targets"] = metrics["test"]["targets"]
+    run = replace(read_run(run_copy), metrics=metrics)
+    (table,) = [part for part in scores_section(run).parts if isinstance(part, Table)][:1]
+    assert [row[-1] for row in table.rows[1::2]] == ["20", "20", "19"]
+    assert [row[1] for row in table.rows[1::2]] == ["1.00", "2.00", "0.00"]
+
+
+def test_card_shows_the_bound_of_the_nearest_training_molecule(make_report, demo_rows):
+    table = demo_rows.astype({"gap_ev": object})
+    table.loc[table["split"] == "train", "gap_ev"] = [">100" if k % 4 else "5.5" for k in range(47)]
+    page = check_page(make_report(table) / "report.html")
+    assert "nearest training molecule: row" in page.words and "true &gt;100" not in page.words
+    assert re.search(r"nearest training molecule: row \d+ true >100 ", page.words)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"), [("Solubility (uM)", "uM"), ("CL [mL/min/kg]", "mL/min/kg"), ("Papp (10^-6 cm/s)", "10^-6 cm/s")]
+)
+def test_unit_of_a_column_name_is_found(name, unit):
+    assert _WITH_UNIT.fullmatch(name)[2] == unit
+
+
+@pytest.mark.parametrize("name", ["logD (pH 7.4)", "IC50 (human)", "(rat)", "CL (liver microsomes)", "gap_ev"])
+def test_other_brackets_are_no_unit(name):
+    assert not _WITH_UNIT.fullmatch(name)

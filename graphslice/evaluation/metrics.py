@@ -34,10 +34,11 @@ class Metric:
 
 
 _CLASSES = (BINARY, MULTICLASS)
-#: Metrics by their name in ``metrics.json``. Units: ``mae`` and ``rmse`` are in the unit of the target.
+#: Metrics by their name in ``metrics.json``. Units: the first three are in the unit of the target.
 METRICS = {
     "mae": Metric("MAE", (REGRESSION,), False),
     "rmse": Metric("RMSE", (REGRESSION,), False),
+    "median_error": Metric("median absolute error", (REGRESSION,), False),
     "r2": Metric("R2", (REGRESSION,), True),
     "spearman": Metric("Spearman", (REGRESSION,), True),
     "pearson": Metric("Pearson", (REGRESSION,), True),
@@ -198,6 +199,10 @@ def _mae(y: np.ndarray, y_pred: np.ndarray) -> float:
     return np.abs(y_pred - y).mean()
 
 
+def _median_error(y: np.ndarray, y_pred: np.ndarray) -> float:
+    return float(np.median(np.abs(y_pred - y)))
+
+
 def _rmse(y: np.ndarray, y_pred: np.ndarray) -> float:
     return np.sqrt(((y_pred - y) ** 2).mean())
 
@@ -288,6 +293,7 @@ def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
 _REGRESSION_METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "mae": _mae,
     "rmse": _rmse,
+    "median_error": _median_error,
     "r2": _r2,
     "spearman": _correlation("spearman"),
     "pearson": _correlation("pearson"),

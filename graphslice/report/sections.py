@@ -163,7 +163,7 @@ def label_text(task: Task, label: float, bounds: np.ndarray | None = None) -> st
 MAX_TARGETS = 12
 
 # Scores in the unit of the target.
-_ERRORS = ("mae", "rmse")
+_ERRORS = ("mae", "rmse", "median_error")
 # Splits on which a model is evaluated, in the order of the table columns.
 _SPLITS = ("valid", "test")
 
@@ -175,7 +175,7 @@ def dataset_name(run: Run) -> str:
 
 # Scores of a headline, and their names there.
 _HEADLINE_SCORES = {
-    REGRESSION: {"mae": "typical error", "spearman": "rank correlation"},
+    REGRESSION: {"median_error": "typical error", "spearman": "rank correlation"},
     BINARY: {"auroc": "AUROC", "balanced_accuracy": "balanced accuracy"},
     MULTICLASS: {"accuracy": "accuracy", "auroc": "AUROC"},
 }
@@ -311,7 +311,7 @@ def _targets(run: Run) -> list[Text | Table]:
         if not ranked:
             continue
         first = [run.metric] * (run.metric != "loss" and kind in METRICS[run.metric].kinds)
-        names = list(dict.fromkeys([*first, *PRINTED_METRICS[kind]]))
+        names = list(dict.fromkeys([*first, *PRINTED_METRICS[kind], *_HEADLINE_SCORES[kind]]))
         metric, several = METRICS[names[0]], len(ranked) > 1
         few = {name: prediction_count(values)[0] < _MIN_SCORED for name, values in ranked.items()}
         known = {name: values[names[0]] for name, values in ranked.items() if values[names[0]] is not None}
@@ -327,7 +327,7 @@ def _targets(run: Run) -> list[Text | Table]:
             caption += f"; those of fewer than {_MIN_SCORED} are largely chance" + ", and last" * several
         if several and known and (names[0] not in _ERRORS or first):
             caption += f"; mean {metric.label} {_value(names[0], float(np.mean([*known.values()])))}"
-        caption += "; MAE and RMSE are in the unit of the target" * (kind == REGRESSION)
+        caption += "; errors are in the unit of the target" * (kind == REGRESSION)
         head = [*["target"] * (len(tasks) > 1), "set", *(METRICS[name].label for name in names), "n"]
         parts.append(Table(f"{caption}.", head, rows, folded=len(ranked) > 2 * MAX_TARGETS))
     return parts

@@ -75,6 +75,7 @@ def test_regression_matches_scikit_learn_and_scipy():
         assert name == "abc"[t] and result["molecules"] == known.sum()
         pair = true[known, t], PREDICTED[known, t]
         assert result["mae"] == pytest.approx(sk.mean_absolute_error(*pair))
+        assert result["median_error"] == pytest.approx(sk.median_absolute_error(*pair))
         assert result["rmse"] == pytest.approx(sk.root_mean_squared_error(*pair))
         assert result["r2"] == pytest.approx(sk.r2_score(*pair))
         assert result["spearman"] == pytest.approx(stats.spearmanr(*pair).statistic)

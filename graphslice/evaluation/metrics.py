@@ -38,7 +38,7 @@ _CLASSES = (BINARY, MULTICLASS)
 METRICS = {
     "mae": Metric("MAE", (REGRESSION,), False),
     "rmse": Metric("RMSE", (REGRESSION,), False),
-    "median_error": Metric("median absolute error", (REGRESSION,), False),
+    "median_error": Metric("median error", (REGRESSION,), False),
     "r2": Metric("R2", (REGRESSION,), True),
     "spearman": Metric("Spearman", (REGRESSION,), True),
     "pearson": Metric("Pearson", (REGRESSION,), True),

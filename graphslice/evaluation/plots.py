@@ -73,7 +73,8 @@ def shortened(text: str, most: int = 40) -> str:
 def score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
     """Format the number of labels and two scores of the predictions."""
     results = scores("", [task], y[:, None], values) if len(y) else {}
-    names = {REGRESSION: ("mae", "r2"), BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "mcc"))
+    numbers = ("median_error", "spearman") if task.transform == "log" else ("mae", "r2")
+    names = {REGRESSION: numbers, BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "mcc"))
     known = (f"{METRICS[name].label} {number(results[name])}" for name in names if name in results)
     return ", ".join([f"n = {len(y):,}", *known])
 

@@ -196,7 +196,7 @@ def headlines(run: Run) -> list[Markup]:
         scored = [(split, scores) for split, scores in by_split.items() if scores and prediction_count(scores)[0]]
         named = None if task.unit else _WITH_UNIT.fullmatch(task.name)
         name, unit = named.groups() if named else (task.name, task.unit)
-        clauses = []
+        clauses: list[Markup] = []
         for split, scores in scored if run.held_out_folds else scored[-1:]:
             count, noun = prediction_count(scores)
             sample = pluralize(count, f"{run.split_name(split)} {noun[:-1]}")
@@ -311,7 +311,7 @@ def _targets(run: Run) -> list[Text | Table]:
         if not ranked:
             continue
         first = [run.metric] * (run.metric != "loss" and kind in METRICS[run.metric].kinds)
-        names = list(dict.fromkeys([*first, *PRINTED_METRICS[kind], *_HEADLINE_SCORES[kind]]))
+        names = list(dict.fromkeys([*first, *_HEADLINE_SCORES[kind], *PRINTED_METRICS[kind]]))
         metric, several = METRICS[names[0]], len(ranked) > 1
         few = {name: prediction_count(values)[0] < _MIN_SCORED for name, values in ranked.items()}
         known = {name: values[names[0]] for name, values in ranked.items() if values[names[0]] is not None}

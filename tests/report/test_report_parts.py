@@ -52,6 +52,13 @@ def test_axes_of_extreme_values_are_finite(values, transform):
     assert not re.search(r"[ =\">](nan|inf)", svg) and len([*ElementTree.fromstring(svg).iter(f"{SVG}text")]) >= 4
 
 
+def test_logarithmic_axes_have_scores_that_no_single_molecule_decides():
+    y, values = np.array([1.0, 10.0, 100.0]), np.array([[2.0], [13.0], [1e6]])
+    assert (
+        "n = 3, median error 3.00, Spearman 1.00<" in target_figures(Task("y", transform="log"), y, values, "")[0].svg
+    )
+
+
 @pytest.mark.parametrize("name", ['<b "a&$x$', "C_{max} $/$ (mg·L⁻¹)"])
 def test_axes_have_the_header_with_its_unit(name):
     y = np.array([0.0, 1.0, 2.0])

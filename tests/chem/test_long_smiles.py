@@ -23,7 +23,7 @@ def test_too_many_atoms_are_rejected(smiles, atoms):
 
 @pytest.mark.parametrize("smiles", ["x" * 200_000, "(" * 200_000])
 def test_long_invalid_smiles_is_rejected(smiles):
-    with pytest.raises(MoleculeError, match=r"^not a valid SMILES: syntax error at character 1$"):
+    with pytest.raises(MoleculeError, match=r"^not a valid SMILES(: syntax error at character 1|, but a name)$"):
         smiles_to_graph(smiles)
 
 

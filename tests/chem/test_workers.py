@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -160,9 +158,8 @@ def test_train_and_featurize_leave_out_a_slow_molecule(short_limit, cli, demo_ro
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_predict_during_a_slow_molecule(number, run_directory, child_environment):
-    command = [sys.executable, "-m", "graphslice", "predict", str(run_directory), SLOW]
-    process = subprocess.Popen(command, stdout=-1, stderr=-1, env=child_environment)
+def test_a_signal_ends_predict_during_a_slow_molecule(number, run_directory, start):
+    process = start("predict", run_directory, SLOW)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     deadline = time.monotonic() + 60
     while not children.read_text().split() and time.monotonic() < deadline:  # the process that reads it

@@ -282,8 +282,9 @@ def _command_line(name: str) -> str:
 def _usage_error(message: str, known: dict[str, str]) -> str:
     """Return an error of the parser with the nearest of the known options or commands, whose helps are given."""
     if match := re.fullmatch(r"argument (\S+): expected (?:one|at least one) argument", message):
-        option = _shown_options(match[1].split("/"))[-1]
-        return f"{option} needs a value: {re.split('[:;]', known[option])[0]}"
+        option = [*(options := match[1].split("/"))[:1], *_shown_options(options)][-1]
+        meaning = re.split("[:;]", known[option])[0]
+        return f"{option} needs a value" + f": {meaning}" * (meaning not in ("None", argparse.SUPPRESS))
     if match := re.search(r'Parser key "([\w.]+)":.*(?:Got|Given) value: (.*)', message, re.DOTALL):
         kinds = " or ".join(dict.fromkeys(re.findall(r"[Ee]xpected an? <class '(?!NoneType)(\w+)'>", message)))
         return f"--{match[1]} must be {kinds or 'another value'}, not {match[2].strip()!r}"

@@ -63,6 +63,7 @@ REJECTED = {
     "predict-name": (["predict", "{run}", "aspirin"], "'aspirin' is neither a file nor a valid SMILES, but a name"),
     "interval-fraction": (predict_of("good.csv", "--interval", "0.9"), r"not 0\.9 \(did you mean 90\?\)"),
     "interval-alone": (predict_of("good.csv", "--interval"), "needs a value: coverage in percent, such as 90$"),
+    "setting-alone": (train_on("good.csv", "--trainer.max_steps"), "graphslice: --trainer.max_steps needs a value$"),
     "columns-alone": (train_on("good.csv", "--targets"), "graphslice: --targets needs a value: columns to predict"),
     "model-second": (["predict", "{bad}/good.csv", "{run}"], r"comes first: graphslice predict .*tiny .*good\.csv"),
     "model-folder-of-runs": (["predict", "{run}/..", "CCO"], r"not a run directory .* \(did you mean .*tiny\?\)"),

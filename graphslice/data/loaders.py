@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,9 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.chem.molecule import EMPTY_GRAPH, MolGraph, check_graph, smiles_to_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import MOLECULE, DataConfig, join_names
-from graphslice.data.cells import number_key, plain_numbers
+from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import (
-    MAX_MAGNITUDE,
+    TableColumns,
     check_feature_columns,
     find_columns,
     label_names,
@@ -30,7 +30,7 @@ from graphslice.data.formats import split_sheet
 from graphslice.data.labels import Labels
 from graphslice.data.long import widen
 from graphslice.data.ogb import OGB_FOLDERS, OGB_NOTES, OGB_TARGET, load_pcqm4m
-from graphslice.data.rows import parse_chunks
+from graphslice.data.rows import parse_chunks, parse_labels
 from graphslice.data.splits import (
     SPLIT_METHODS,
     SPLITS,
@@ -40,8 +40,8 @@ from graphslice.data.splits import (
     without_validation,
 )
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import Rows, open_table, reject_other_atom_order, texts
-from graphslice.data.targets import infer_target, infer_tasks, infer_tasks_from_values
+from graphslice.data.tables import Rows, number_array, open_table, reject_other_atom_order, text_array, texts
+from graphslice.data.targets import infer_target, infer_tasks
 from graphslice.errors import InputError, check_choice, first_line, nearest, quoted_list
 from graphslice.feature_dims import BOND_DIMS
 from graphslice.system.machine import DEMO_CSV
@@ -270,14 +270,19 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     numbers = without_validation(store.split) if config.split == TRAIN_AND_VALID else store.split
     present, of_ogb = present_splits(numbers), [TRAIN_AND_VALID] * (store.info.source in OGB_FOLDERS)
     _check_settings(store.name, config, ["split", *of_ogb] if present else [])
-    targets = store.targets[:, [known.index(name) for name in names]]
-    class_tasks = {task.name: task for task in store.info.tasks if task.classes}
-    tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
-    targets = _recoded(targets, [class_tasks.get(name, Task(name)) for name in names], tasks, store.name)
+    targets, stored = dict(zip(known, store.targets.T, strict=True)), {task.name: task for task in store.info.tasks}
+    rows = Rows(pa.table({name: _stored_cells(targets[name], stored.get(name)) for name in names}))
+    if (tasks := rename_tasks(names, tasks)) is None:
+        requested = parse_per_target(config.task, names, TASK_KINDS, "data.task")
+        tasks_of = {name: task for name, task in stored.items() if name not in requested}
+        inferred = infer_tasks([rows], [name for name in names if name not in tasks_of], config, store.name)
+        tasks_of |= {task.name: task for task in inferred}
+        tasks = [tasks_of[name] for name in names]
+    labels, faults = parse_labels(rows, TableColumns("", names, tasks=tuple(tasks)))
     is_pcqm4m = store.info.source in OGB_FOLDERS and config.split not in SPLIT_METHODS
-    labels, own = Labels.of_molecules(targets), tuple(f"target {name!r} " for name in names)
-    # OGB does not publish the labels of its test sets.
-    faults = {} if is_pcqm4m else unlabelled_rows(labels)
+    own = tuple(f"target {name!r} " for name in names)
+    if not is_pcqm4m:  # OGB does not publish the labels of its test sets
+        faults = unlabelled_rows(labels) | faults
     faults |= {r: reason for r, reason in store.errors.items() if store.sizes[r] == 0 or reason.startswith(own)}
     return LabelledDataset(
         store.info.source if is_pcqm4m else store.name,
@@ -310,34 +315,11 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
 
 
-def _store_tasks(
-    class_tasks: Mapping[str, Task], labels: np.ndarray, names: Sequence[str], config: DataConfig, name: str
-) -> list[Task]:
-    """Return the tasks of targets of a store: the stored classes, or the task inferred from the numbers."""
-    kinds = parse_per_target(config.task, names, TASK_KINDS, "data.task")
-    for target, task in class_tasks.items():
-        check_choice(f"data.task of {target!r} in {name}", kinds.get(target, task.kind), [task.kind])
-    numbers = [t for t, target in enumerate(names) if target not in class_tasks]
-    config = replace(config, task=join_names([f"{names[t]}={kinds[names[t]]}" for t in numbers if names[t] in kinds]))
-    inferred = infer_tasks_from_values(labels[:, numbers], [names[t] for t in numbers], config, name)
-    tasks = {**class_tasks, **{task.name: task for task in inferred}}
-    return [tasks[target] for target in names]
-
-
-def _recoded(labels: np.ndarray, stored: Sequence[Task], requested: Sequence[Task], name: str) -> np.ndarray:
-    """Convert numbers and class indices of the stored tasks to class indices of the requested ones."""
-    recoded = labels.copy()
-    for t, (source, target) in enumerate(zip(stored, requested, strict=True)):
-        if source.classes == target.classes:
-            continue
-        known = ~np.isnan(labels[:, t])
-        values, which = np.unique(labels[known, t], return_inverse=True)
-        words = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
-        if unknown := [word for word in words if word not in target.classes]:
-            classes = f"classes {quoted_list(target.classes)}" if target.classes else "numbers"
-            raise InputError(f"the target {target.name!r} of {name} has {unknown[0]!r}, but the model has {classes}")
-        recoded[known, t] = np.array([target.classes.index(word) for word in words], np.float64)[which]
-    return recoded
+def _stored_cells(labels: np.ndarray, task: Task | None) -> pa.Array:
+    """Return the cells of a target of a store: numbers, or names of the classes of its task."""
+    if task is None:
+        return number_array(labels)
+    return text_array(task.classes).take(number_array(np.nan_to_num(labels).astype(np.int64), ~np.isnan(labels)))
 
 
 def from_pyg(data: Data) -> MolGraph:
@@ -401,10 +383,9 @@ def dataset_from_pyg(data: Iterable[Data], config: DataConfig, tasks: Sequence[T
             graphs.append(EMPTY_GRAPH)
             faults[row] = str(reason)
     values = np.stack(rows)
-    values[np.abs(values) > MAX_MAGNITUDE] = np.nan
-    faults = unlabelled_rows(Labels.of_molecules(values)) | faults
-    check_usable(PYG_NAME, len(rows), faults)
+    check_usable(PYG_NAME, len(rows), unlabelled_rows(Labels.of_molecules(values)) | faults)
     names = label_names(target_names(config.targets, ()), values.shape[1], PYG_NAME)
-    tasks = rename_tasks(names, tasks) or infer_tasks_from_values(values, names, config, PYG_NAME)
-    values = _recoded(values, [Task(name) for name in names], tasks, PYG_NAME)
-    return LabelledDataset("pyg", [], Labels.of_molecules(values), tasks, faults, graphs=graphs)
+    columns = Rows(pa.table([number_array(column) for column in values.T], names))
+    tasks = rename_tasks(names, tasks) or infer_tasks([columns], names, config, PYG_NAME)
+    labels, invalid = parse_labels(columns, TableColumns("", names, tasks=tuple(tasks)))
+    return LabelledDataset("pyg", [], labels, tasks, unlabelled_rows(labels) | invalid | faults, graphs=graphs)

@@ -55,7 +55,7 @@ def parse_chunks(chunks: Iterable[Rows], columns: TableColumns, name: str) -> It
 def parse_chunk(rows: Rows, columns: TableColumns, first_row: int = 0) -> LabelledDataset:
     """Parse the cells of a chunk from row ``first_row``. A label is invalid unless empty, a finite number, a bound
     (``>5``) or a class; of atoms and bonds a list of numbers."""
-    labels, faults = _parse_labels(rows, columns)
+    labels, faults = parse_labels(rows, columns)
     known = labels.known()
     if columns.weights is not None:
         weights, unweighted = _parse_weights(rows, columns.weights)
@@ -81,7 +81,7 @@ def _parse_weights(rows: Rows, column: str) -> tuple[np.ndarray, dict[int, str]]
     return np.where(valid, weights, 0.0), reasons
 
 
-def _parse_labels(rows: Rows, columns: TableColumns) -> tuple[Labels, dict[int, str]]:
+def parse_labels(rows: Rows, columns: TableColumns) -> tuple[Labels, dict[int, str]]:
     """Return the labels, nan where there is none; and the reason by row for rows with an invalid label."""
     tasks = columns.tasks or tuple(map(Task, columns.targets))
     if columns.level != MOLECULE:

@@ -135,11 +135,6 @@ def infer_tasks(
     return with_transforms(tasks, config.transform)
 
 
-def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
-    """Run :func:`infer_tasks` on numeric labels, ``float64 [R, T]``, nan where unknown."""
-    return infer_tasks([Rows(pa.table(list(labels.T), names=list(targets)))], targets, config, name)
-
-
 def _make_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
     """Return the task of a column of a kind; ``label`` names the column in messages."""
     classes, as_classes = contents.classes, quote_setting(target, MULTICLASS)

@@ -11,7 +11,7 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.tables import Rows
-from graphslice.data.targets import infer_tasks, infer_tasks_from_values
+from graphslice.data.targets import infer_tasks
 from graphslice.errors import InputError
 from graphslice.tasks import TASK_KINDS, Task
 
@@ -142,11 +142,3 @@ def test_store_keeps_classes(tmp_path):
     assert dataset.tasks == load_dataset(config).tasks
     assert dataset.tasks == [Task("y", "binary", ("no", "yes")), Task("z", "binary", ("0", "1"))]
     np.testing.assert_array_equal(dataset.targets[:, 0], [1, 0, 0, np.nan])
-
-
-def test_tasks_are_inferred_from_arrays():
-    labels = np.array([[0.0, 1.5], [1.0, np.nan], [np.nan, 2.0]])
-    assert [task.kind for task in infer_tasks_from_values(labels, ["a", "b"], DataConfig(), "graphs")] == [
-        "binary",
-        "regression",
-    ]

@@ -34,6 +34,7 @@ def table_and_store(folder, labels, task=None, tasks=None):
     [
         (WORDS, Task("k", "multiclass", ("apple", "pear", "zebra"))),
         (WORDS, Task("k", "binary", ("zebra", "pear"))),
+        (WORDS, Task("k", "binary", ("apple", "pear"))),
         (NUMBERS, Task("k", "multiclass", ("1", "2", "3"))),
         (FLAGS, Task("k", "binary", ("0", "1"))),
         (FLAGS, Task("k", "binary", ("1", "0"))),
@@ -43,12 +44,7 @@ def test_stored_labels_match_the_table_for_the_tasks_of_a_model(labels, task, tm
     table, store = table_and_store(tmp_path, labels, tasks=[task])
     np.testing.assert_array_equal(store.targets, table.targets)
     assert store.tasks == table.tasks == [replace(task, name="y")]
-    assert set(store.rejected) == set(table.rejected)
-
-
-def test_stored_labels_without_a_class_of_the_model_are_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"the target 'y' of .* has 'zebra', but the model has"):
-        table_and_store(tmp_path, WORDS, tasks=[Task("k", "binary", ("apple", "pear"))])
+    assert store.rejected == table.rejected
 
 
 @pytest.mark.parametrize(
@@ -80,5 +76,5 @@ def test_task_option_of_some_targets_matches_the_table(tmp_path):
             load_dataset(replace(data, task=task, dataset=str(tmp_path / name))).tasks for name in ("t.csv", "t.arrow")
         ]
         assert tasks_by_file[0] == tasks_by_file[1]
-    with pytest.raises(InputError, match="must be binary, not 'regression'"):
+    with pytest.raises(InputError, match="not numeric"):
         load_dataset(replace(data, task="word=regression", dataset=str(tmp_path / "t.arrow")))

@@ -4,11 +4,7 @@ import pytest
 import yaml
 
 from graphslice import InputError, RunConfig
-from graphslice.config import (
-    PRESETS,
-    read_yaml,
-    split_words,
-)
+from graphslice.config import PRESETS, read_yaml, split_words
 from graphslice.config.reading import parse_value, read_preset
 from graphslice.system.machine import CONFIGS
 
@@ -155,7 +151,6 @@ def test_unknown_preset_suggests_the_nearest():
         (b"model: [1, 2", "line 1"), (b"model:\n\tlayers: 2", "line 2"), (b"\xff\xfe\x00\x80", ""),
         (b"model: !!python/object/apply:os.getcwd []", ""), (b"data: {dataset: 2024-13-45}", ""),
         (b"a: !!int ''", ""), (b"[" * 400, ""), (b"", "expected sections"), (b"- model", "expected sections"),
-        (b"trainer: {max_epochs: 1}\nmodel: {dropout: 0.1}\ntrainer: {patience: 3}", "'trainer' twice"),
     ],
 )  # fmt: skip
 def test_file_without_configuration_is_rejected(tmp_path, content, message):

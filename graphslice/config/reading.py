@@ -98,17 +98,7 @@ def _load_yaml(text: str) -> Any:
     """Parse YAML without aliases, by which a small file of a stranger's model can hold exponentially many values."""
     if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader)):
         raise ValueError("it has aliases, such as *name: repeat the values in their place")
-    return yaml.load(text, _UniqueKeysLoader)
-
-
-class _UniqueKeysLoader(yaml.SafeLoader):
-    """Rejects mappings with the same key twice, of which YAML's loader keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [key.value for key, _ in node.value]
-        if repeated := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise ValueError(f"it has {shown(repeated[0])} twice: write it once")
-        return super().construct_mapping(node, deep)
+    return yaml.safe_load(text)
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

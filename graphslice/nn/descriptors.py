@@ -17,7 +17,7 @@ _INIT_STD = 0.3
 _TAIL, _MARGIN = 0.005, 1.0
 # Maximum distance of a value from the mean, in standard deviations.
 _MAX_STDS = 5.0
-# Number of columns that are sorted at a time, which limits the memory.
+# Number of columns whose quantiles are computed at a time, which limits the memory.
 _BLOCK = 128
 
 
@@ -80,9 +80,9 @@ def fit_standardisation(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 def _fit_standardisation_block(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x = values.double()
-    x = torch.where(x.isfinite(), x, torch.nan).sort(dim=0).values  # nan is sorted last
+    x = torch.where(x.isfinite(), x, torch.nan)
     count = (~x.isnan()).sum(dim=0)
-    smallest, q_low, q_high, largest = (_quantile(x, count, q) for q in (0.0, _TAIL, 1 - _TAIL, 1.0))
+    smallest, q_low, q_high, largest = x.nanquantile(x.new_tensor([0.0, _TAIL, 1 - _TAIL, 1.0]), dim=0)
     span = q_high - q_low
     low = torch.where(span > 0, torch.maximum(smallest, q_low - _MARGIN * span), smallest)
     high = torch.where(span > 0, torch.minimum(largest, q_high + _MARGIN * span), largest)
@@ -96,14 +96,3 @@ def _fit_standardisation_block(values: Tensor) -> tuple[Tensor, Tensor, Tensor, 
     constant_value = torch.where(low.isnan(), 0, low)
     centre, low, high = (torch.where(constant, constant_value, bound) for bound in (centre, low, high))
     return centre, torch.where(constant, 1, scale), low, high
-
-
-def _quantile(x: Tensor, count: Tensor, q: float) -> Tensor:
-    """Compute a quantile of the first ``count`` sorted values of each column, with linear interpolation."""
-    if len(x) == 0:
-        return x.new_full(count.shape, torch.nan)
-    position = q * (count - 1).clamp_min(0).double()
-    below = position.floor().long()
-    above = torch.minimum(below + 1, (count - 1).clamp_min(0))
-    first, second = x.gather(0, below[None])[0], x.gather(0, above[None])[0]
-    return first + (second - first) * (position - below)

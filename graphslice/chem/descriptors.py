@@ -154,17 +154,11 @@ def compute_descriptors(
     with rdkit_messages_blocked(), np.errstate(all="ignore"):
         for row, text in enumerate(smiles):
             try:
-                mol = _in_canonical_order(parse_molecule(text, max_atoms))
+                mol = parse_molecule(text, max_atoms)
             except MoleculeError:
                 continue
+            # In canonical order, on which some descriptors depend.
+            mol = reparse_canonical(mol) or Chem.RenumberAtoms(mol, np.argsort(canonical_ranks(mol)).tolist())
             for name in kinds:
-                try:
-                    values[name][row] = DESCRIPTORS[name].compute(mol)
-                except Exception:  # keep the missing value, and compute the other kinds
-                    continue
+                values[name][row] = DESCRIPTORS[name].compute(mol)
     return values
-
-
-def _in_canonical_order(mol: Chem.Mol) -> Chem.Mol:
-    """Reorder a molecule canonically: some descriptors depend on the order of atoms and bonds."""
-    return reparse_canonical(mol) or Chem.RenumberAtoms(mol, np.argsort(canonical_ranks(mol)).tolist())

@@ -13,7 +13,6 @@ from graphslice.chem.molecule import (
     check_graph,
     check_molecules,
     invalid_molecule,
-    renumber,
 )
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
 
@@ -119,13 +118,6 @@ def test_offsets_are_validated(atom_ptr, bond_ptr, expected):
     ends = np.array([0], np.uint16), np.array([1], np.uint16)
     ptr = np.array(atom_ptr, np.int32), np.array(bond_ptr, np.int32)
     assert invalid_molecule(*ptr, np.zeros(27, np.uint8), *ends, np.zeros(1, np.uint8), 2) == expected
-
-
-@pytest.mark.parametrize("ranks", [[0, 1, 3], [0, -1, 2], [0, 1], [0, 1, 2, 3]])
-def test_invalid_ranks_are_rejected(ranks):
-    arrays = MolArrays.from_graphs([graph([(0, 1)])])
-    with pytest.raises(ValueError, match="rank"):
-        renumber(np.array(ranks, np.int32), *(getattr(arrays, name) for name in MolArrays.__slots__))
 
 
 def test_bond_type_ids_cover_ogb_features_only():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from multiprocessing import current_process
@@ -122,50 +122,38 @@ def _parse_chunks(
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[tuple[_Label, Parsed]]:
-    if pool is None:
-        with featurizer_pool(0) as pool:
-            yield from _parse_chunks(chunks, config, level, pool, progress, prefetch, kinds)
-        return
     work = partial(_parse_task, config=config, level=level, kinds=tuple(kinds))
     pending: deque[tuple[_Label, list[_Futures]]] = deque()
-    try:
-        for label, smiles in chunks:
-            pending.append((label, [pool.submit(work, task) for task in tasks(smiles, _task_rows(kinds))]))
-            if len(pending) > prefetch:
-                yield _finish(*pending.popleft(), kinds, progress)
-        while pending:
-            yield _finish(*pending.popleft(), kinds, progress)
-    finally:
-        for future in (future for _, futures in pending for future in futures):
-            future.cancel()
-
-
-def _finish(label: _Label, futures: list[_Futures], kinds: Sequence[str], progress: Progress) -> tuple[_Label, Parsed]:
-    return label, _join(_results(futures), kinds, progress)
-
-
-def _results(futures: Iterable[_Futures]) -> Iterator[Parsed]:
-    for future in futures:
-        for (arrays, reasons, order, descriptors), reason in future.result():
-            yield arrays, reasons if reason is None else [reason], order, descriptors
+    with featurizer_pool(0) if pool is None else nullcontext(pool) as workers:
+        try:
+            for label, smiles in chunks:
+                pending.append((label, [workers.submit(work, task) for task in tasks(smiles, _task_rows(kinds))]))
+                if len(pending) > prefetch:
+                    label, futures = pending.popleft()
+                    yield label, _join(futures, kinds, progress)
+            for label, futures in pending:
+                yield label, _join(futures, kinds, progress)
+        finally:
+            for future in (future for _, futures in pending for future in futures):
+                future.cancel()
 
 
 def _task_rows(kinds: Sequence[str]) -> int:
     return _DESCRIPTOR_TASK_ROWS if kinds else _TASK_ROWS
 
 
-def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Progress) -> Parsed:
+def _join(futures: Iterable[_Futures], kinds: Sequence[str], progress: Progress) -> Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
     orders = [np.empty((0, 2), ORDER_DTYPE)]
     descriptors: dict[str, list[np.ndarray]] = {kind: [compute_descriptors([], [kind])[kind]] for kind in kinds}
-    for arrays, task_reasons, order, task_descriptors in results:
+    for (arrays, task_reasons, order, task_descriptors), lost in (part for f in futures for part in f.result()):
         molecules.append(arrays)
-        reasons += task_reasons
+        reasons += task_reasons if lost is None else [lost]
         orders.append(order)
         for kind, values in task_descriptors.items():
             descriptors[kind].append(values)
-        progress(len(task_reasons))
+        progress(len(arrays))
     joined = {kind: np.concatenate(parts) for kind, parts in descriptors.items()}
     return MolArrays.join(molecules), reasons, np.concatenate(orders), joined
 

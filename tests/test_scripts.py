@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t as t_distribution
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 MODULES = sorted(
@@ -40,6 +41,31 @@ def test_methods_are_scored_on_the_same_rows_of_a_table(tmp_path):
     table = read_table(TASKS["bace"], tmp_path, 0)
     assert len(table.smiles) == 32 and table.smiles[:2].tolist() == ["CC", "CCC"]
     assert table.labels[0] == 1 and np.isnan(table.labels[1]) and table.targets == ["y"]
+
+
+def test_methods_are_compared_by_welchs_test_and_holms_correction():
+    from benchmarks.tables import compare, holm
+
+    ours, theirs = dict(enumerate([1.0, 2, 3, 4, 5])), dict(enumerate([4.0, 6, 8]))
+    errors = 2.5 / 5, 4 / 3  # variance of each mean
+    freedom = sum(errors) ** 2 / (errors[0] ** 2 / 4 + errors[1] ** 2 / 2)
+    p = 2 * t_distribution.sf(3 / np.sqrt(sum(errors)), freedom)
+    assert compare(ours, theirs, True) == ("not significant", pytest.approx(p))
+    larger = {seed: value + 3 for seed, value in theirs.items()}
+    assert [compare(ours, larger, higher)[0] for higher in (True, False)] == ["worse", "better"]
+    assert compare(larger, ours, True)[0] == "better"
+    assert compare(ours, {0: 99.0, 1: 99.5}, True)[0] == "too few seeds"
+    assert holm([0.01, 0.04, 0.03, 0.005]) == 2 and holm([0.04]) == 1 and holm([]) == 0  # 0.03 > 0.05 / 2
+
+
+def test_public_tables_have_six_columns_at_most_and_count_their_tasks():
+    from benchmarks.table_tasks import TDC
+    from benchmarks.tables import benchmark_tables, recorded
+
+    tables = benchmark_tables(*recorded())
+    assert max(line.count(" |") for text in tables.values() for line in text.splitlines()) == 6
+    verdicts = [line.split(" | ")[4] for line in tables["tdc"].splitlines() if line[2:].split(" | ")[0] in TDC]
+    assert f"better than `chemprop` on {verdicts.count('better')} of {len(TDC)} tasks" in tables["tdc"]
 
 
 @pytest.mark.slow

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import ttest_ind
 
 from benchmarks import results
 from benchmarks.results import RESULTS, markdown, read_results
@@ -27,12 +28,11 @@ from graphslice.system.machine import cores, hardware_info
 
 # Resamples of the tasks for the interval of a difference of mean ranks.
 _RESAMPLES = 10_000
-#: Methods whose commands are timed, and all that the document shows; METHODS no longer has some of them.
-COMMANDS = ("chemprop", "small-forest", "graphslice", "graphslice-ensemble")
-DISPLAYED = (
-    *("chemprop", "small-forest", "graphslice", *COMPONENTS_OF["graphslice"], "graphslice-ensemble"),
-    *("scratch-network", "unseen-network"),
-)
+# Probability of a false alarm of a test, and the fewest seeds of a method that is tested.
+_ALPHA, _LEAST_SEEDS = 0.05, 3
+#: Methods of the table of components, and all methods that the document shows.
+COMPONENTS = (*COMPONENTS_OF["graphslice"], "graphslice-ensemble")
+DISPLAYED = ("graphslice", "chemprop", *COMPONENTS, *COMPONENTS_OF["scratch"])
 #: Methods of TDC's leaderboard, and their names in the document.
 BOARDS = {
     "chemprop": "Chemprop",
@@ -44,13 +44,10 @@ BOARDS = {
     "attentivefp": "AttentiveFP",
     "gcn": "GCN",
 }
-#: Columns of the leaderboard in the score table, and the rivals in the table of wins.
-PUBLISHED = {name: BOARDS[name] for name in ("chemprop", "chemprop_rdkit", "minimol", "maplight", "maplight_gnn")}
-PUBLISHED |= {"best": "best"}
-RIVALS = ("chemprop", "chemprop_rdkit", "best")
-
 #: By task and metric, by method: a value for each seed.
-Scores = dict[tuple[str, str], dict[str, list[float]]]
+Scores = dict[tuple[str, str], dict[str, dict[int, float]]]
+#: Rows of the table of times: the least number of rows for training and validation, and its name.
+_SIZES = {0: "fewer than 1,000", 1000: "1,000 to 3,000", 3000: "more than 3,000"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,13 +107,17 @@ def recorded() -> tuple[list[dict], pd.DataFrame]:
     return read_results(RESULTS / "results.jsonl"), board.reindex(list(TDC))
 
 
+def latest(lines: Iterable[dict]) -> dict[tuple[str, str, str, int], dict]:
+    """The last line of each task, metric, method and seed, in order."""
+    return dict(sorted({(line["task"], line["metric"], line["method"], line["seed"]): line for line in lines}.items()))
+
+
 def grouped(lines: Iterable[dict], field: str) -> Scores:
     """The values of a field that are there; of two lines for the same the later counts."""
-    latest = {(line["task"], line["metric"], line["method"], line["seed"]): line[field] for line in lines}
-    found: Scores = defaultdict(lambda: defaultdict(list))
-    for (task, metric, method, _), value in sorted(latest.items()):
-        if value is not None:
-            found[task, metric][method].append(value)
+    found: Scores = defaultdict(lambda: defaultdict(dict))
+    for (task, metric, method, seed), line in latest(lines).items():
+        if line[field] is not None:
+            found[task, metric][method][seed] = line[field]
     return found
 
 
@@ -128,59 +129,127 @@ def comparable(scores: Scores, board: pd.DataFrame) -> pd.DataFrame:
     ours: dict[str, dict[str, float]] = defaultdict(dict)
     for name, task in TDC.items():
         for method, values in scores.get((name, task.metrics[0]), {}).items():
-            ours[f"`{method}`"][name] = float(np.mean(values))
+            ours[f"`{method}`"][name] = mean(values)
     signs = pd.Series({name: 1 if METRICS[task.metrics[0]][1] else -1 for name, task in TDC.items()})
     return board[[*BOARDS, "best"]].join(pd.DataFrame(ours)).mul(signs, axis=0)
 
 
+def mean(values: dict[int, float]) -> float:
+    """The mean over the seeds."""
+    return float(np.mean(list(values.values())))
+
+
 def benchmark_tables(lines: list[dict], board: pd.DataFrame) -> dict[str, str]:
     """Return the tables of the document by name."""
+    lines = [line for line in lines if line["method"] in DISPLAYED]
     scores = grouped(lines, "test")
     means = comparable(scores, board)
-    methods = [name for name in DISPLAYED if any(name in found for found in scores.values())]
-    versions = sorted({line["version"] for line in lines})
-    machines = sorted({f"{line['machine']}, {line['threads']} threads a command" for line in lines})
-    made_by = f"Versions, of each line in results.jsonl: {'; '.join(versions)}. Machines: {'; '.join(machines)}."
     return {
-        "tdc": score_table(TDC.values(), ["graphslice", "chemprop"], scores, board),
-        "tdc-methods": score_table(TDC.values(), methods, scores, None),
-        "moleculenet": score_table(MOLECULE_NET.values(), methods, scores, None),
-        "wins": wins_table(methods, means),
-        "ranks": ranks_table(methods, means) + rank_text(means),
-        "times": seconds_table([name for name in methods if name in COMMANDS], grouped(lines, "cpu_seconds")),
-        "versions": f"{made_by}\n",
+        "tdc": tdc_table(scores, board["best"].dropna()) + significance_text(scores, means),
+        "components": components_table(scores),
+        "moleculenet": moleculenet_table(scores),
+        "ranks": ranks_table(means) + rank_text(means),
+        "times": seconds_table(lines),
+        "versions": origin_text(latest(lines).values()),
     }
 
 
-def cell(values: list[float]) -> str:
-    """Mean ± deviation, and how many where there are not five."""
+def benchmark_numbers(lines: list[dict], board: pd.DataFrame) -> dict[str, str]:
+    """Return numbers that sentences quote, by name."""
+    means = comparable(grouped(lines, "test"), board)
+    ranked = {"rank-default": "graphslice", "rank-ensemble": "graphslice-ensemble"}
+    ranked |= {"rank-network": "graphslice-network", "rank-scratch": "scratch-network"}
+    numbers = {name: f"{places(method, means)[f'`{method}`'].mean():.1f}" for name, method in ranked.items()}
+    numbers |= {"best-wins": win_count(means, "best", "`graphslice`"), "rank-difference": rank_difference(means)[-1]}
+    return numbers | {"ensemble-wins": win_count(means, "`graphslice-ensemble`", "`graphslice`")}
+
+
+def cell(values: dict[int, float]) -> str:
+    """Mean ± standard deviation, and how many seeds where there are not five."""
     if not values:
         return ""
-    return mean_and_std(values, 3) + (f" ({len(values)})" if len(values) != 5 else "")
+    return mean_and_std(list(values.values()), 3) + (f" ({len(values)})" if len(values) != 5 else "")
 
 
-def score_table(tasks: Iterable[Task], methods: list[str], scores: Scores, board: pd.DataFrame | None) -> str:
-    """Return a table of scores by task and method, with the published figures if there are any."""
-    columns = {} if board is None else {title: board[name].dropna() for name, title in PUBLISHED.items()}
-    lines = [["task", "metric", *(f"`{name}`" for name in methods), *(f"published: {title}" for title in columns)]]
-    for task in tasks:
+def metric_cell(metric: str) -> str:
+    """A metric and an arrow in the direction of better values."""
+    return f"{metric} {'↑' if METRICS[metric][1] else '↓'}"
+
+
+def tdc_table(scores: Scores, best: pd.Series) -> str:
+    """Return a row for each task of TDC; ours is bold where its mean is better than the best published one."""
+    rows = [["task", "metric", "`graphslice`", "`chemprop`", "compared with `chemprop`", "best published"]]
+    for name, task in TDC.items():
+        metric = task.metrics[0]
+        found = scores[name, metric]
+        ours, published = cell(found["graphslice"]), f"{best[name]:.3f}" if name in best else ""
+        if published and (mean(found["graphslice"]) > best[name]) == METRICS[metric][1]:
+            ours = f"**{ours}**"
+        difference = compare(found["graphslice"], found["chemprop"], METRICS[metric][1])[0]
+        rows.append([name, metric_cell(metric), ours, cell(found["chemprop"]), difference, published])
+    return markdown(rows)
+
+
+def compare(ours: dict[int, float], theirs: dict[int, float], higher_is_better: bool) -> tuple[str, float]:
+    """Compare two methods on one test set by Welch's t-test over seeds; return the verdict and the p-value."""
+    if min(len(ours), len(theirs)) < _LEAST_SEEDS:
+        return "too few seeds", math.nan
+    p = float(ttest_ind(list(ours.values()), list(theirs.values()), equal_var=False).pvalue)
+    if not p < _ALPHA:
+        return "not significant", p
+    return "better" if (mean(ours) > mean(theirs)) == higher_is_better else "worse", p
+
+
+def holm(p_values: Iterable[float]) -> int:
+    """Count the p-values that remain significant after Holm's correction."""
+    ordered = sorted(p_values)
+    failing = (k for k, p in enumerate(ordered) if p > _ALPHA / (len(ordered) - k))
+    return next(failing, len(ordered))
+
+
+def comparisons(scores: Scores) -> list[tuple[str, float]]:
+    """Compare ``graphslice`` with ``chemprop`` on each task of TDC."""
+    found = [(scores[name, task.metrics[0]], METRICS[task.metrics[0]][1]) for name, task in TDC.items()]
+    return [compare(task["graphslice"], task["chemprop"], higher) for task, higher in found]
+
+
+def significance_text(scores: Scores, means: pd.DataFrame) -> str:
+    """Count the tasks on which ``graphslice`` is better and worse than ``chemprop`` and than the best published."""
+    tests = comparisons(scores)
+    count = Counter(verdict for verdict, _ in tests)
+    remaining = holm(p for _, p in tests if not math.isnan(p))
+    few = f", too few seeds on {count['too few seeds']}" if count["too few seeds"] else ""
+    return (
+        f"\n`graphslice` is better than `chemprop` on {count['better']} of {len(tests)} tasks, worse on "
+        f"{count['worse']}, not significantly different on {count['not significant']}{few}\n"
+        f"(Welch's t-test over seeds, two-sided, 5% on each task). After Holm's correction for {len(tests)} tests, "
+        f"{remaining} differences are significant.\n"
+        f"The best published entry of each task, compared by means alone, is better than `graphslice` on "
+        f"{win_count(means, 'best', '`graphslice`')} tasks.\n"
+    )
+
+
+def components_table(scores: Scores) -> str:
+    """Return the scores of the parts of the default, and of an ensemble, on TDC's tasks."""
+    rows = [["task", *(f"`{name}`" for name in COMPONENTS)]]
+    for name, task in TDC.items():
+        found = scores[name, task.metrics[0]]
+        rows.append([name, *(cell(found[method]) for method in COMPONENTS)])
+    return markdown(rows)
+
+
+def moleculenet_table(scores: Scores) -> str:
+    """Return the scores on MoleculeNet, and the mean difference over the splits that both methods have."""
+    methods = ("graphslice", "graphslice-network", "chemprop")
+    rows = [["task", "metric", *(f"`{name}`" for name in methods), "`graphslice` minus `chemprop`, same splits"]]
+    for task in MOLECULE_NET.values():
         for metric in task.metrics:
-            found = scores.get((task.name, metric), {})
-            arrow = "↑" if METRICS[metric][1] else "↓"
-            figures = [cell(found.get(name, [])) for name in methods]
-            if any(figures):
-                known = (f"{column[task.name]:.3f}" if task.name in column else "" for column in columns.values())
-                lines.append([task.name, f"{metric} {arrow}", *figures, *known])
-    return markdown(lines)
-
-
-def wins_table(methods: list[str], means: pd.DataFrame) -> str:
-    """Return a table of the wins of each method over the published methods and over the other methods."""
-    own = [f"`{method}`" for method in methods]
-    lines = [["better than", *(f"published: {PUBLISHED[name]}" for name in RIVALS), *own]]
-    for title in own:
-        lines.append([title, *("" if title == rival else win_count(means, title, rival) for rival in (*RIVALS, *own))])
-    return markdown(lines)
+            found = scores[task.name, metric]
+            ours, theirs = found["graphslice"], found["chemprop"]
+            both = sorted(ours.keys() & theirs.keys())
+            difference = f"{np.mean([ours[k] - theirs[k] for k in both]):+.3f} ({len(both)})" if both else ""
+            rows.append([task.name, metric_cell(metric), *(cell(found[name]) for name in methods), difference])
+    return markdown(rows)
 
 
 def win_count(means: pd.DataFrame, method: str, rival: str) -> str:
@@ -195,35 +264,64 @@ def places(method: str, means: pd.DataFrame) -> pd.DataFrame:
     return means.loc[known, [f"`{method}`", *BOARDS]].dropna(subset=f"`{method}`").rank(axis=1, ascending=False)
 
 
-def ranks_table(methods: list[str], means: pd.DataFrame) -> str:
-    """Return a table of the mean rank of each method, with those of the published methods on the same tasks."""
-    lines = [["compared with the board", "tasks", "its mean rank", *BOARDS.values()]]
-    for method in methods:
-        found = places(method, means)
-        if len(found):
-            lines.append([f"`{method}`", str(len(found)), *("" if pd.isna(m) else f"{m:.1f}" for m in found.mean())])
-    return markdown(lines)
+def ranks_table(means: pd.DataFrame) -> str:
+    """Return the mean rank of each method, the best first: ours among the published ones, these among them and ours."""
+    ranks = {name: places("graphslice", means)[name].mean() for name in BOARDS}
+    ranks |= {f"`{name}`": places(name, means)[f"`{name}`"].mean() for name in DISPLAYED if f"`{name}`" in means}
+    rows = [["method", "mean rank", "better than `graphslice`", "`graphslice` better"]]
+    for name, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        title = f"published: {BOARDS[name]}" if name in BOARDS else name
+        pairs = ((name, "`graphslice`"), ("`graphslice`", name)) if name != "`graphslice`" else ()
+        counts = [win_count(means, *pair) for pair in pairs] or ["", ""]
+        rows.append([title, f"{rank:.1f}", *counts])
+    return markdown(rows)
 
 
-def rank_text(means: pd.DataFrame) -> str:
-    """Compare the mean ranks of ``graphslice`` and the best published method: a paired bootstrap over the tasks."""
+def rank_difference(means: pd.DataFrame) -> tuple[np.ndarray, float, float, str]:
+    """Compare the ranks of ``graphslice`` and the best published method: a paired bootstrap over the tasks.
+
+    Returns the differences by task, the 95% interval of their mean, and whether it excludes 0 in words.
+    """
     ranks = places("graphslice", means)
     differences = (ranks["maplight_gnn"] - ranks["`graphslice`"]).dropna().to_numpy()
     draws = np.random.default_rng(0).integers(0, len(differences), (_RESAMPLES, len(differences)))
     low, high = np.percentile(differences[draws].mean(axis=1), [2.5, 97.5])
-    conclusion = "The two are level." if low <= 0 <= high else "That is more than chance."
+    return differences, low, high, "not significant" if low <= 0 <= high else "significant"
+
+
+def rank_text(means: pd.DataFrame) -> str:
+    """State the difference in mean rank from the best published method, its interval and the conclusion."""
+    differences, low, high, conclusion = rank_difference(means)
     return (
-        f"\nOn the {len(differences)} tasks that have both, the mean rank of MapLight + GNN minus that of `graphslice` "
+        f"\nOn the {len(differences)} tasks that both have, the mean rank of MapLight + GNN minus that of `graphslice` "
         f"is {differences.mean():.2f} (95%\ninterval {low:.2f} to {high:.2f}; paired bootstrap over the tasks, "
-        f"{_RESAMPLES:,} resamples). {conclusion}\n"
+        f"{_RESAMPLES:,} resamples). The difference is {conclusion}.\n"
     )
 
 
-def seconds_table(methods: Sequence[str], seconds: Scores) -> str:
-    """Return a table of the median seconds by task and method."""
-    lines = [["task", *(f"`{name}`" for name in methods)]]
-    for name, task in TASKS.items():
-        found = seconds.get((name, task.metrics[0]), {})
-        if found:
-            lines.append([name, *(f"{np.median(found[method]):.0f}" if method in found else "" for method in methods)])
-    return markdown(lines)
+def seconds_table(lines: list[dict]) -> str:
+    """Return the median processor times of tables of similar size, and the median ratio to ``chemprop``."""
+    methods = ("chemprop", "graphslice", "graphslice-ensemble")
+    medians = pd.DataFrame(
+        {
+            task: {name: np.median(list(values.values())) for name, values in found.items() if name in methods}
+            for (task, metric), found in grouped(lines, "cpu_seconds").items()
+            if metric == TASKS[task].metrics[0]
+        }
+    ).T.dropna(subset=["chemprop", "graphslice"])
+    sizes = {line["task"]: line["n_train"] + line["n_valid"] for line in lines}
+    least = pd.Series({task: max(k for k in _SIZES if k <= sizes[task]) for task in medians.index})
+    titles = (f"`{name}`, s" for name in methods)
+    rows = [["rows for training and validation", "tasks", *titles, "`graphslice` / `chemprop`"]]
+    for size, title in _SIZES.items():
+        group = medians[least == size]
+        ratio = f"{(group['graphslice'] / group['chemprop']).median():.2f}"
+        rows.append([title, len(group), *(f"{group[name].median():.0f}" for name in methods), ratio])
+    return markdown(rows)
+
+
+def origin_text(lines: Collection[dict]) -> str:
+    """Return the versions of the packages and the processors."""
+    versions = sorted({" ".join(line["version"].split()[:2]) for line in lines})
+    machines = sorted({line["machine"] for line in lines})
+    return f"Measured with {', '.join(versions)}, on {' and '.join(machines)}.\n"

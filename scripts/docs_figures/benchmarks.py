@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from benchmarks import rate
 from benchmarks.results import RESULTS, read_results
 from benchmarks.table_tasks import METRICS, TDC, Task
-from benchmarks.tables import BOARDS, comparable, grouped, places, recorded
+from benchmarks.tables import BOARDS, comparable, grouped, mean, places, recorded
 from graphslice.evaluation.plots import COLOURS
 
 #: Our models, and their names in pictures.
@@ -86,7 +86,8 @@ def draw_differences(axes: Axes) -> None:
         for place, task in enumerate(reversed(tasks)):
             if task.name not in theirs:
                 continue
-            ours = np.array([error(task, score) for score in scores[task.name, task.metrics[0]]["graphslice"]])
+            values = scores[task.name, task.metrics[0]]["graphslice"].values()
+            ours = np.array([error(task, score) for score in values])
             gains = 100 * (1 - ours / error(task, theirs[task.name]))
             axes.errorbar(
                 gains.mean(), place + shift, xerr=gains.std(ddof=1), fmt="o", color=COLOURS[colour], markersize=4.5
@@ -105,7 +106,7 @@ def draw_gains(axes: Axes) -> None:
     tasks = [task for task in TDC.values() if "scratch-network" in scores[task.name, task.metrics[0]]]
     for place, task in enumerate(reversed(tasks)):
         found = scores[task.name, task.metrics[0]]
-        errors = {name: error(task, float(np.mean(found[name]))) for name in shades}
+        errors = {name: error(task, mean(found[name])) for name in shades}
         relative = {name: 100 * value / errors["scratch-network"] for name, value in errors.items()}
         axes.plot(list(relative.values()), [place] * 3, color=COLOURS["grid"], linewidth=3, zorder=1)
         for name, value in relative.items():

@@ -128,7 +128,8 @@ PREDICTION = [
     ("import graphslice.program.kernels, graphslice.program.run, graphslice.system.threads as t; t.cores()", "torch"),
     ("import graphslice as gs; gs.smiles_to_graph('CCO')", "torch pandas"),
     ("from graphslice.runs.ensemble import read_checkpoints; read_checkpoints(sys.argv[1])", "torch pandas sklearn"),
-    *[("import graphslice.serve.app", "torch pandas lightning_fabric matplotlib")] * bool(find_spec("fastapi_offline")),
+    *[("import graphslice.serve.app", "torch pandas lightning_fabric matplotlib")]
+    * bool(find_spec("prometheus_client")),
     ("from graphslice import Model, Predictor", "torch pandas lightning_fabric ogb sklearn"),
     (
         "gs.load(sys.argv[1], 'cpu').predict(['CCO'])",

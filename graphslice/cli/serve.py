@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -47,17 +48,24 @@ def run(options: Namespace, arguments: list[str]) -> None:
 
     listener = _listen(options.host, options.port)
     with listener, featurizer_pool(workers=2) as pool:
-        models = [ServedModel(name, model, pool) for name, model in _load_models(options.models, options.device)]
-        service = Service(models, pool, options.max_molecules, options.time_limit)
+        service = Service(pool, options.max_molecules, options.time_limit)
         is_local = options.host in ("127.0.0.1", "localhost", "::1")
         app = create_app(service, hosts=("localhost", "127.0.0.1", "[::1]") if is_local else None)
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        address = f"http://{host}:{listener.getsockname()[1]}"
-        print(f"serving {', '.join(service.models)} at {address}, the API at {address}/docs; Ctrl-C stops", flush=True)
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],))  # /ready responds while models are loaded
+        thread.start()
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            models = _load_models(options.models, options.device)
+            service.serve([ServedModel(name, model, pool) for name, model in models])
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            address = f"http://{host}:{listener.getsockname()[1]}"
+            names = ", ".join(service.models)
+            print(f"serving {names} at {address}, the API at {address}/docs; Ctrl-C stops", flush=True)
+            thread.join()
         finally:
+            server.should_exit = True
+            thread.join()
             service.close()
 
 

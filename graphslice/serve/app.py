@@ -19,7 +19,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,6 +35,8 @@ from graphslice.inference.files import predict_chunks
 from graphslice.inference.inputs import Columns, as_feature_columns, smiles_rows
 from graphslice.report.drawing import draw_molecule
 from graphslice.runs.run_files import without_nan
+from graphslice.serve.documents import Text
+from graphslice.serve.monitor import Metrics, Monitor
 
 _Result = TypeVar("_Result")
 
@@ -42,6 +44,8 @@ _Result = TypeVar("_Result")
 _CHUNK = 128
 # Requests with a body in progress, waiting ones included; idle connections do not count.
 _MAX_REQUESTS = 128
+# Headers of 503.
+_LATER = {"retry-after": "5"}
 # Bytes of a request for each of its molecules.
 _MOLECULE_BYTES = 2_048
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -51,8 +55,6 @@ _PROBLEMS = {
     "extra_forbidden": "unknown key: see /docs",
     "too_short": "send at least one",
 }
-# What is no text has an error in its row.
-_Text = Annotated[Any, WithJsonSchema({"type": "string"})]
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MODEL = Field(None, description="name of the model, as in /models (default: the first)")
 
@@ -61,7 +63,7 @@ class PredictRequest(BaseModel):
     """Molecules to predict."""
 
     model_config = _STRICT
-    smiles: list[_Text] = Field(
+    smiles: list[Text] = Field(
         min_length=1, description="SMILES; anything else has an error in its row", examples=[["CCO", "c1ccccc1O"]]
     )
     model: str | None = _MODEL
@@ -89,7 +91,7 @@ class DrawRequest(BaseModel):
     """Molecules to draw."""
 
     model_config = _STRICT
-    smiles: list[_Text] = Field(max_length=_CHUNK, examples=[["CCO"]])
+    smiles: list[Text] = Field(max_length=_CHUNK, examples=[["CCO"]])
 
 
 class Problem(BaseModel):
@@ -127,8 +129,8 @@ class DrawResponse(BaseModel):
     svg: list[str | None] = Field(description="for each molecule an SVG element, or null")
 
 
-_OF_ALL: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (421, 500)}
-_ERRORS = _OF_ALL | {status: {"model": Problem} for status in (400, 404, 408, 413, 422, 503)}
+_OF_ALL: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (421, 500, 503)}
+_ERRORS = _OF_ALL | {status: {"model": Problem} for status in (400, 404, 408, 413, 422)}
 
 
 class Service:
@@ -137,18 +139,29 @@ class Service:
     computed in one batch, whose size would move the last digit. The time limit, in ``seconds``, begins when the body
     has arrived."""
 
-    def __init__(self, models: Sequence[ServedModel], pool: Pool, max_molecules: int, seconds: float) -> None:
-        self.models = {served.name: served for served in models}
+    def __init__(self, pool: Pool, max_molecules: int, seconds: float) -> None:
+        self.models: dict[str, ServedModel] = {}
         self._pool, self.max_molecules, self._seconds = pool, max_molecules, seconds
         self._waiting = ThreadPoolExecutor(_MAX_REQUESTS, "graphslice-request")
         self._explaining = ThreadPoolExecutor(1, "graphslice-explain")
+
+    def serve(self, models: Sequence[ServedModel]) -> None:
+        """Begin to serve models; before, endpoints that need one respond with 503."""
+        self.models = {served.name: served for served in models}
 
     def health(self) -> dict[str, Any]:
         """Report that the server lives."""
         return {"status": "ok", "version": __version__, "models": len(self.models)}
 
+    def ready(self) -> dict[str, str]:
+        """Report that the models are loaded and warm: 503 before."""
+        if not self.models:
+            raise HTTPException(503, "the models are being loaded: try again later", headers=_LATER)
+        return {"status": "ok"}
+
     def describe(self) -> dict[str, Any]:
         """Describe the models, and the largest number of molecules of a request."""
+        self.ready()
         return {"models": [served.describe() for served in self.models.values()], "max_molecules": self.max_molecules}
 
     async def predict(self, body: PredictRequest, request: Request) -> Response:
@@ -156,6 +169,7 @@ class Service:
         served, count = self._find(body.model), len(body.smiles)
         if count > self.max_molecules:
             raise HTTPException(413, f"{count:,} molecules are too many: send {self.max_molecules:,} at a time")
+        request.state.molecules = count
         served.model.check_calibrated(body.interval, body.nearest)
         columns = as_feature_columns(served.model.feature_columns, body.columns, count)
         rows: list[dict[str, Any]] = []
@@ -197,9 +211,10 @@ class Service:
                 yield
         except asyncio.CancelledError:  # the server stops, and waits no longer
             detail = "the server is stopping: try again later"
-            raise HTTPException(503, detail, headers={"retry-after": "5"}) from None
+            raise HTTPException(503, detail, headers=_LATER) from None
 
     def _find(self, name: str | None) -> ServedModel:
+        self.ready()
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
@@ -219,6 +234,9 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
     )
     app.get("/health", responses=_OF_ALL)(service.health)
     app.head("/health", include_in_schema=False)(service.health)
+    app.get("/ready", responses=_OF_ALL)(service.ready)
+    metrics = Metrics(lambda: len(service.models))
+    app.get("/metrics", include_in_schema=False)(metrics.text)
     app.get("/models", responses=_OF_ALL)(service.describe)
     app.post("/predict", responses=_ERRORS, response_model=PredictResponse)(service.predict)
     app.post("/explain", responses=_ERRORS, response_model=ExplainResponse)(service.explain)
@@ -233,6 +251,7 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
         hosts=hosts,
         without_policy=("/docs", "/redoc"),
     )
+    app.add_middleware(Monitor, metrics=metrics, paths={getattr(route, "path", "") for route in app.routes})
     return app
 
 
@@ -258,7 +277,7 @@ def _problem(request: Request, error: Exception) -> Response:
         sentence = f"{where}: {_PROBLEMS.get(first['type'], first['msg'])}"
     elif isinstance(error, TimeoutError):
         status, sentence = 503, "the server did not finish in time: send fewer molecules, or try again later"
-        headers = {"retry-after": "5"}
+        headers = _LATER
     elif isinstance(error, StarletteHTTPException):
         status, sentence, headers = error.status_code, error.detail, error.headers
         if sentence == HTTPStatus(status).phrase:

@@ -6,9 +6,13 @@ and ``train`` print the same documents with ``--json``.
 
 from __future__ import annotations
 
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
+from pydantic import WithJsonSchema
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on
+
+#: A SMILES of a request; what is no text has an error in its row.
+Text = Annotated[Any, WithJsonSchema({"type": "string"})]
 
 
 class TargetScores(TypedDict):

@@ -25,7 +25,7 @@ import anyio.to_thread
 from mcp import types
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
 from graphslice._version import __version__
@@ -38,7 +38,7 @@ from graphslice.inference.files import interval_notes, open_molecules, predict_c
 from graphslice.inference.inputs import smiles_rows
 from graphslice.inference.predictions import output_columns
 from graphslice.runs.run_files import contains_run, without_nan
-from graphslice.serve.documents import Description, Evaluation, Explanations, Predictions, Run
+from graphslice.serve.documents import Description, Evaluation, Explanations, Predictions, Run, Text
 from graphslice.system.hub import local_path
 from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 
@@ -50,10 +50,8 @@ _REPORT_SECONDS = 5.0
 TOOLS = ("predict", "predict_file", "describe_model", "explain", "train", "evaluate")
 _WRITING = ("predict_file", "train")
 
-# What is no text has an error in its row.
-_Text = Annotated[Any, WithJsonSchema({"type": "string"})]
-_Smiles = Annotated[list[_Text], Field(description="1 to 1,000 SMILES", min_length=1, max_length=1000)]
-_FewSmiles = Annotated[list[_Text], Field(description="1 to 20 SMILES", min_length=1, max_length=20)]
+_Smiles = Annotated[list[Text], Field(description="1 to 1,000 SMILES", min_length=1, max_length=1000)]
+_FewSmiles = Annotated[list[Text], Field(description="1 to 20 SMILES", min_length=1, max_length=20)]
 _Model = Annotated[
     str | None,
     Field(description="name of a model, or run directory in the folder (default: the first model of the server)"),

@@ -10,6 +10,7 @@ from http.client import HTTPConnection
 import pytest
 
 from graphslice.cli.serve import _load_models
+from graphslice.errors import InputError
 
 
 def test_without_the_extra_the_command_names_it(cli, run_directory, monkeypatch):
@@ -26,7 +27,7 @@ def test_model_that_is_given_twice_keeps_its_short_name(monkeypatch, tmp_path):
 
 @pytest.fixture
 def extra():
-    for package in ("uvicorn", "fastapi_offline"):
+    for package in ("uvicorn", "fastapi_offline", "prometheus_client"):
         pytest.importorskip(package)
 
 
@@ -63,4 +64,27 @@ def test_a_process_serves_until_ctrl_c(start, wait_for_exit, run_directory, pred
     assert post("/predict", body) == (status, content)
     process.send_signal(signal.SIGINT)
     code, _, err = wait_for_exit(process)
-    assert (code, err) == (130, "graphslice: stopped\n")
+    *requests, last = err.splitlines()
+    assert (code, last) == (130, "graphslice: stopped")
+    assert [line.split()[1:4] for line in requests] == [
+        ["POST", path, status]
+        for path, status in (("/predict", "200"), ("/predict", "413"), ("/draw", "200"), ("/predict", "200"))
+    ]
+
+
+def test_the_server_is_alive_but_not_ready_while_models_are_loaded(cli, monkeypatch, extra):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    statuses = []
+
+    def load(paths, device):
+        for path in ("/health", "/ready"):
+            connection = HTTPConnection("127.0.0.1", port, timeout=100)
+            connection.request("GET", path)
+            statuses.append(connection.getresponse().status)
+            connection.close()
+        raise InputError("it cannot be loaded")
+
+    monkeypatch.setattr("graphslice.cli.serve._load_models", load)
+    code, out, err = cli("serve", "adme", "--port", port)
+    assert (code, out, statuses) == (2, "", [200, 503]) and err.endswith("graphslice: it cannot be loaded\n")

@@ -19,9 +19,11 @@ from graphslice.inference.predictions import output_columns
 
 pytest.importorskip("fastapi_offline")
 pytest.importorskip("httpx2")
+pytest.importorskip("prometheus_client")
 
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
 
 from graphslice.serve import app as app_module
 from graphslice.serve.app import ServedModel, Service, create_app, draw_molecules
@@ -30,7 +32,8 @@ SMILES = ["CCO", "c1ccccc1O", "oops", "CC(=O)Oc1ccccc1C(=O)O", "", "CCN", "C1CC1
 
 
 def make_client(*models: ServedModel, max_molecules: int = 1_000, seconds: float = 60) -> TestClient:
-    service = Service(models, None, max_molecules, seconds)
+    service = Service(None, max_molecules, seconds)
+    service.serve(models)
     return TestClient(create_app(service, ["localhost"]), "http://localhost:8000", raise_server_exceptions=False)
 
 
@@ -229,12 +232,14 @@ def test_a_request_that_is_over_gives_up_its_slow_molecules(model, monkeypatch):
 
 
 def test_a_request_is_503_if_the_server_stops_before_it_ends(served):
-    release, ended = threading.Event(), SimpleNamespace(is_disconnected=lambda: asyncio.sleep(0))
+    release = threading.Event()
+    request = SimpleNamespace(is_disconnected=lambda: asyncio.sleep(0), state=SimpleNamespace())
+    service = Service(None, 9, 60)
     slow = SimpleNamespace(name="slow", model=served.model, predict=lambda *_: release.wait(30) and [])
 
     async def stop() -> None:
-        body = app_module.PredictRequest(smiles=["C"])
-        task = asyncio.create_task(Service([slow], None, 9, 60).predict(body, ended))
+        service.serve([slow])
+        task = asyncio.create_task(service.predict(app_module.PredictRequest(smiles=["C"]), request))
         await asyncio.sleep(0.1)
         task.cancel()
         await task
@@ -301,7 +306,8 @@ def test_page_and_documentation_load_nothing_from_elsewhere(client):
         assert client.get(path).status_code == 200
         assert not re.search(r"(?:src|href|url|import|from)\s*[=(]*\s*[\"'](?:https?:)?//", text), path
     assert client.get("/openchemlib.js").headers["content-type"].startswith("text/javascript")
-    assert {"/predict", "/explain", "/draw", "/health", "/models"} == set(client.get("/openapi.json").json()["paths"])
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {*paths} == {"/predict", "/explain", "/draw", "/health", "/ready", "/models"}
     assert client.get("/page/../app.py").status_code == client.get("/../cli/serve.py").status_code == 404
     assert client.get("/predict").json() == {"error": "GET /predict: method not allowed; see /docs"}
 
@@ -318,3 +324,67 @@ def test_a_crash_while_drawing_costs_its_row_only(monkeypatch):
     monkeypatch.setattr("graphslice.serve.app.draw_molecule", lambda text: os._exit(1) if text == "X" else text)
     with featurizer_pool(workers=2) as pool:  # forked: the processes have the function above
         assert draw_molecules(["C", "X", "N"], pool) == ["C", None, "N"]
+
+
+def test_a_server_without_its_models_is_alive_but_not_ready(served):
+    service = Service(None, 9, 60)
+    client = TestClient(create_app(service), raise_server_exceptions=False)
+    assert client.get("/health").status_code == 200 and "models_loaded 0.0" in client.get("/metrics").text
+    responses = [client.get(path) for path in ("/ready", "/models")]
+    responses += [client.post("/predict", json={"smiles": ["C"]}), client.post("/explain", json={"smiles": "C"})]
+    assert [(one.status_code, one.headers["retry-after"]) for one in responses] == [(503, "5")] * 4
+    assert all("are being loaded" in one.json()["error"] for one in responses)
+    service.serve([served])
+    assert client.get("/ready").json() == {"status": "ok"} and "models_loaded 1.0" in client.get("/metrics").text
+
+
+def samples(client) -> dict[tuple[str, str, str], float]:
+    """The metrics by name, path and status, as Prometheus reads them."""
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    return {
+        (one.name, one.labels.get("path", ""), one.labels.get("status", one.labels.get("le", ""))): one.value
+        for family in families
+        for one in family.samples
+    }
+
+
+def test_metrics_count_requests_molecules_and_seconds(served):
+    broken = SimpleNamespace(name="broken", model=served.model, predict=lambda *_: 1 / 0)
+    client = make_client(served, broken)
+    for body in ({"smiles": SMILES}, {"smiles": ["CCO"]}, {"smiles": []}, {"smiles": ["C"] * 7, "model": "broken"}):
+        client.post("/predict", json=body)
+    for path in ("/secret/C1CC1", "/nothing"):
+        assert client.get(path).status_code == 404
+    counts = samples(client)
+    requests = {key[1:]: value for key, value in counts.items() if key[0] == "graphslice_requests_total"}
+    assert requests == {("/predict", "200"): 2, ("/predict", "422"): 1, ("/predict", "500"): 1, ("other", "404"): 2}
+    assert counts["graphslice_molecules_total", "", ""] == len(SMILES) + 1
+    buckets = [counts["graphslice_request_seconds_bucket", "/predict", le] for le in ("0.01", "1.0", "60.0", "+Inf")]
+    assert buckets == sorted(buckets) and buckets[-1] == counts["graphslice_request_seconds_count", "/predict", ""] == 4
+    assert counts["graphslice_models_loaded", "", ""] == 2 and counts["graphslice_requests_waiting", "", ""] == 0
+
+
+def test_a_request_that_waits_is_a_metric(served):
+    release = threading.Event()
+    slow = SimpleNamespace(name="slow", model=served.model, predict=lambda *_: release.wait(30) and [])
+    with make_client(slow) as client, ThreadPoolExecutor(1) as threads:
+        late = threads.submit(client.post, "/predict", json={"smiles": ["C"]})
+        while not samples(client)["graphslice_requests_waiting", "", ""]:
+            assert not late.done()
+        release.set()
+        assert late.result().status_code == 200 and not samples(client)["graphslice_requests_waiting", "", ""]
+
+
+def test_a_request_is_one_line_of_log_without_what_the_client_wrote(client, capfd):
+    predict(client, SMILES)
+    client.get("/C1CC1%0A2026-01-01 POST /predict 200?smiles=C1CC1")
+    client.request("C1CC1", "/models")
+    client.post("/predict", json={"smiles": ["C"], "model": "C1CC1"})
+    lines = capfd.readouterr().err.splitlines()
+    time_and_rest = [re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{12}\+00:00 (.*) \d+ ms", line)[1] for line in lines]
+    assert time_and_rest == [
+        f"POST /predict 200 {len(SMILES)} molecules",
+        "GET other 404 0 molecules",
+        "other /models 405 0 molecules",
+        "POST /predict 404 0 molecules",
+    ]

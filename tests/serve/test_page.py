@@ -14,6 +14,7 @@ from graphslice.inference.predictions import SummaryTables, output_arrays, outpu
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi_offline")
+pytest.importorskip("prometheus_client")
 
 ROWS = "document.querySelectorAll('tbody tr')"
 

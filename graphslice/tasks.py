@@ -24,6 +24,10 @@ REGRESSION, BINARY, MULTICLASS = TASK_KINDS = ("regression", "binary", "multicla
 TRANSFORMS = ("none", "log")
 #: The loss with which the network also predicts a standard deviation for every regression target.
 GAUSSIAN = "gaussian"
+#: Groups of targets, in the order in which they are shown; most models have none.
+GROUPS = ("absorption", "distribution", "metabolism", "excretion", "toxicity", "")
+#: Which values of a target are better, of numbers or of the probability of the second class; neither, or not known.
+DIRECTIONS = ("higher", "lower", "")
 # Logarithms of standard deviations, in units of the standardised targets, are clipped to this absolute value.
 MAX_LOG_STD = 7.0
 # Control characters but tabs and line breaks. Most from 80 to 9f are letters or signs of Windows-1252.
@@ -41,6 +45,8 @@ class Task:
     transform: str = "none"  # one of TRANSFORMS; labels are transformed for training, predictions back
     unit: str = ""  # of a regression target; empty if it is not known
     description: str = ""  # what was measured, and which direction is better; may be empty
+    group: str = ""  # one of GROUPS
+    better: str = ""  # one of DIRECTIONS
     positive: bool = False  # no label of a regression target is below 0, and no prediction or interval
     reference: tuple[float, ...] = field(default=(), repr=False)
     """Predictions for a reference set of molecules, such as approved drugs, in ascending order; of classes the
@@ -85,6 +91,8 @@ class Task:
             raise TypeError("a target has a name that is not a string, or positive is not true or false")
         if not (np.isfinite(reference).all() and (np.diff(reference) >= 0).all()):
             raise ValueError(f"the reference of the target {task.name} is not ascending")
+        if task.group not in GROUPS or task.better not in DIRECTIONS:
+            raise ValueError(f"the group or direction of the target {task.name}")
         counts = {REGRESSION: (0, 0), BINARY: (2, 2), MULTICLASS: (3, 10**6)}
         least, most = counts[task.kind]
         if not least <= len(task.classes) <= most or task.transform not in TRANSFORMS:

@@ -158,7 +158,7 @@ def cross_validate(found: OutOfFold, data: MoleculeData) -> list[dict]:
 
 
 def described(tasks: Sequence[Task], model: Predictor, approved: list[str]) -> list[Task]:
-    """Add units, descriptions, and the percentiles of approved drugs to the endpoints."""
+    """Add units, descriptions, groups, directions, and the percentiles of approved drugs to the endpoints."""
     endpoints = pd.read_csv(ENDPOINTS, keep_default_na=False).set_index("name")
     values = model.predict(approved)
     values = values[np.isfinite(values).all(axis=1)]
@@ -169,7 +169,8 @@ def described(tasks: Sequence[Task], model: Predictor, approved: list[str]) -> l
         reference = tuple(np.percentile(values[:, t], PERCENTILES).astype(np.float32).tolist())
         classes = ("no", "yes") if task.classes else ()
         unit = "" if task.classes else row["unit"]
-        found.append(replace(task, classes=classes, unit=unit, description=text, reference=reference))
+        named = {"group": row["group"], "better": row["direction"].partition(" ")[0], "description": text}
+        found.append(replace(task, classes=classes, unit=unit, reference=reference, **named))
     return found
 
 

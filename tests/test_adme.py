@@ -26,6 +26,8 @@ def test_model_has_all_endpoints_with_units_and_percentiles(adme):
     for task, unit, kind in zip(adme.tasks, ENDPOINTS["unit"], ENDPOINTS["kind"], strict=True):
         assert (task.kind, task.unit) == (kind, "" if kind == "binary" else unit)
         assert task.description and len(task.reference) == 101
+    assert [task.group for task in adme.tasks] == ENDPOINTS["group"].tolist()
+    assert [task.better for task in adme.tasks] == [text.partition(" ")[0] for text in ENDPOINTS["direction"]]
     assert (ROOT / "graphslice" / "weights" / "adme.safetensors").stat().st_size < 12e6
 
 

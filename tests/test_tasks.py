@@ -58,6 +58,7 @@ def test_predicted_classes_are_the_most_probable():
         {"unit": 3}, {"reference": [2.0, 1.0]}, {"reference": [float("nan")]},
         {"kind": "other"}, {"kind": "binary"}, {"kind": "multiclass", "classes": ["a", "b"]}, {"classes": ["a"]},
         {"classes": 3}, {"name": 3}, {"transform": "exp"}, {"later": 1},
+        {"group": "<b>"}, {"better": "red"},
     ],
 )  # fmt: skip
 def test_invalid_plain_values_are_rejected(changes):

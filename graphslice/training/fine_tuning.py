@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -140,7 +139,7 @@ def load_pretrained_weights(
 
 def _trained_on(task: Task) -> Task:
     """Return a target without what says nothing about the labels that the head learned."""
-    return replace(task, unit="", description="", reference=())
+    return Task(task.name, task.kind, task.classes, task.transform, positive=task.positive)
 
 
 def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:

@@ -121,9 +121,9 @@ def adme_numbers(lines: list[dict]) -> dict[str, str]:
 def meaning_table(endpoints: pd.DataFrame) -> str:
     """Return the table of what the endpoints mean."""
     units = endpoints["unit"].mask(endpoints["kind"] == "binary", "probability of `yes`")
-    columns = ["name", "description", "unit", "direction", "table", "license"]
+    columns = ["group", "name", "description", "unit", "direction", "table", "license"]
     rows = endpoints.assign(unit=units)[columns].to_numpy().tolist()
-    return markdown([["endpoint", "meaning", "unit", "direction", "table", "licence"], *rows])
+    return markdown([["group", "endpoint", "meaning", "unit", "direction", "table", "licence"], *rows])
 
 
 def score_table(lines: list[dict], endpoints: pd.DataFrame) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,10 @@ from dataclasses import replace
 from functools import cached_property, partial
 from http import HTTPStatus
 from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeVar
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -29,14 +33,15 @@ from graphslice.api.model import Model, explain_molecule
 from graphslice.chem.workers import tasks
 from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import Pool, parse
-from graphslice.data.tables import plain_rows
-from graphslice.errors import InputError, nearest
+from graphslice.data.tables import EXCEL_SUFFIXES, SDF_SUFFIXES, open_table, plain_rows, write_table
+from graphslice.errors import InputError, file_errors, nearest, pluralize, shown
 from graphslice.inference.files import predict_chunks
 from graphslice.inference.inputs import Columns, as_feature_columns, smiles_rows
 from graphslice.report.drawing import draw_molecule
 from graphslice.runs.run_files import without_nan
 from graphslice.serve.documents import Text
 from graphslice.serve.monitor import Metrics, Monitor
+from graphslice.tasks import GROUPS
 
 _Result = TypeVar("_Result")
 
@@ -46,8 +51,8 @@ _CHUNK = 128
 _MAX_REQUESTS = 128
 # Headers of 503.
 _LATER = {"retry-after": "5"}
-# Bytes of a request for each of its molecules.
-_MOLECULE_BYTES = 2_048
+# Bytes of a request for each of its molecules; of a file, and of what a workbook holds when it is unpacked.
+_MOLECULE_BYTES, _FILE_BYTES, _UNPACKED_BYTES = 2_048, 20_000_000, 200_000_000
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 # What pydantic says in the terms of its library.
 _PROBLEMS = {
@@ -123,6 +128,13 @@ class ExplainResponse(BaseModel):
     svg: str
 
 
+class ReadResponse(BaseModel):
+    """Table of a file."""
+
+    csv: str
+    notes: list[str] = Field(description="remarks, such as records that cannot be read")
+
+
 class DrawResponse(BaseModel):
     """Drawings."""
 
@@ -194,6 +206,12 @@ class Service:
             arguments = body.smiles, body.target, columns, body.orders
             return JSONResponse(await self._in(self._explaining, served.explain, *arguments))
 
+    async def read(self, name: str, request: Request) -> Response:
+        """Convert a file, the body of the request, to CSV: an Excel workbook or an SDF file, by the end of its name."""
+        content = await request.body()
+        async with self._time_limit():
+            return JSONResponse(await self._in(self._waiting, read_file, name, content, self._pool))
+
     async def draw(self, body: DrawRequest) -> Response:
         """Draw molecules as SVG elements; null where a molecule is invalid or has more than 120 atoms."""
         async with self._time_limit():
@@ -241,13 +259,17 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
     app.post("/predict", responses=_ERRORS, response_model=PredictResponse)(service.predict)
     app.post("/explain", responses=_ERRORS, response_model=ExplainResponse)(service.explain)
     app.post("/draw", responses=_ERRORS, response_model=DrawResponse)(service.draw)
-    for name in ("index.html", "page.css", "page.js", "openchemlib.js"):
-        app.get("/" if name == "index.html" else f"/{name}", include_in_schema=False)(_page_file(name))
+    app.post("/read", responses=_ERRORS, response_model=ReadResponse)(service.read)
+    for file in files("graphslice.serve").joinpath("page").iterdir():
+        if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            app.get(path, include_in_schema=False)(_page_file(file.read_bytes(), media_type))
     for kind in (InputError, RequestValidationError, TimeoutError, StarletteHTTPException, Exception):
         app.add_exception_handler(kind, _problem)
+    molecules = max(service.max_molecules, _CHUNK)
     app.add_middleware(
         Guard,
-        max_bytes=_MOLECULE_BYTES * max(service.max_molecules, _CHUNK),
+        max_bytes=lambda path: _FILE_BYTES if path == "/read" else molecules * _MOLECULE_BYTES,
         hosts=hosts,
         without_policy=("/docs", "/redoc"),
     )
@@ -255,12 +277,10 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
     return app
 
 
-def _page_file(name: str) -> Callable[[], Response]:
-    """Return an endpoint for a file of the page, which is read once."""
-    content = files("graphslice.serve").joinpath("page", name).read_bytes()
-    if name.endswith(".css"):  # the colours and tables of the HTML report
+def _page_file(content: bytes, media_type: str) -> Callable[[], Response]:
+    """Return an endpoint for a file of the page."""
+    if media_type == "text/css":  # the colours and tables of the HTML report
         content = files("graphslice.report").joinpath("templates", "style.css").read_bytes() + content
-    media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
     return lambda: Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
 
 
@@ -309,7 +329,11 @@ class Guard:
     accepted ones (None: all). Pages at the paths ``without_policy`` have scripts inside, and get no such headers."""
 
     def __init__(
-        self, app: ASGIApp, max_bytes: int, hosts: Collection[str] | None, without_policy: Collection[str] = ()
+        self,
+        app: ASGIApp,
+        max_bytes: Callable[[str], int],  # of the body of a request to a path
+        hosts: Collection[str] | None,
+        without_policy: Collection[str] = (),
     ) -> None:
         self._app, self._max_bytes, self._hosts, self._without_policy = app, max_bytes, hosts, without_policy
         self._requests = 0
@@ -320,6 +344,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         size, complete, deadline = 0, False, asyncio.get_running_loop().time() + _BODY_SECONDS
+        max_bytes = self._max_bytes(scope["path"])
 
         async def receive_limited() -> Message:
             nonlocal size, complete
@@ -329,12 +354,12 @@ class Guard:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
                     size += len(message.get("body", b""))
-                    while size > self._max_bytes and message.get("more_body"):
+                    while size > max_bytes and message.get("more_body"):
                         message = await receive()  # many clients read no response before they have sent all
             except TimeoutError:
                 raise HTTPException(408, f"the request did not arrive within {_BODY_SECONDS} s") from None
-            if size > self._max_bytes:
-                sentence = f"the request has more than {self._max_bytes:,} bytes: send fewer molecules at a time"
+            if size > max_bytes:
+                sentence = f"the request has more than {max_bytes:,} bytes: send fewer molecules at a time"
                 raise HTTPException(413, sentence)
             complete = not message.get("more_body")
             return message
@@ -376,7 +401,16 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """Describe the model as :meth:`Model.describe` does, without paths, with what requests must or may give."""
         facts = {key: value for key, value in self.model.describe().items() if key != "folder"}
-        return {"name": self.name, **facts, "columns": self.model.feature_columns}
+        tasks = self.model.tasks
+        groups = {group: [task.name for task in tasks if task.group == group] for group in GROUPS}
+        return {
+            "name": self.name,
+            **facts,
+            "columns": self.model.feature_columns,
+            "groups": {group: names for group, names in groups.items() if names},
+            "better": {task.name: task.better for task in tasks if task.better},
+            "reference": {task.name: task.reference for task in tasks if task.reference},
+        }
 
     def predict(
         self,
@@ -421,6 +455,40 @@ class ServedModel:
             "warning": explanation.warning or None,
             "svg": picture.svg,
         }
+
+
+def read_file(name: str, content: bytes, pool: Pool = None) -> dict[str, Any]:
+    """Convert a workbook or SDF file to CSV, with notes, in a process of the pool, which a hostile file may end."""
+    suffix = Path(name).suffix.lower()
+    if suffix not in EXCEL_SUFFIXES + SDF_SUFFIXES:
+        raise InputError(f"{shown(name)} is neither .xlsx nor .sdf")
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"file{suffix}")
+        path.write_bytes(content)
+        try:
+            (result,) = [(_to_csv([str(path)]), None)] if pool is None else pool.isolate(_to_csv, str(path)).result()
+        except InputError as error:
+            raise InputError(str(error).replace(f"{folder}{os.sep}", "")) from None
+    (csv, notes), reason = result
+    if reason is not None:
+        raise InputError("the file crashes the reader, or takes too long to read: use graphslice predict")
+    return {"csv": csv, "notes": [note.replace(f"{folder}{os.sep}", "") for note in notes]}
+
+
+def _to_csv(paths: Sequence[str]) -> tuple[str, list[str]]:
+    path, faults = Path(paths[0]), list[str]()
+    if not path.name:  # the first call of a process, which has no time limit
+        return "", []
+    with file_errors("read", path, BadZipFile):
+        if is_zipfile(path) and sum(part.file_size for part in ZipFile(path).infolist()) > _UNPACKED_BYTES:
+            raise InputError(f"{path} has more than {_UNPACKED_BYTES:,} bytes when it is unpacked")
+    copy = path.with_suffix(".csv")
+    with open_table(path) as table, write_table(copy) as sink:
+        for rows in table.chunks:
+            sink.write(rows.table)
+            faults += rows.faults.values()
+    lost = [f"{pluralize(len(faults), 'record')} without a structure; the first: {faults[0]}"] if faults else []
+    return copy.read_bytes().decode(), table.notes + lost
 
 
 def draw_molecules(smiles: Sequence[Any], pool: Pool = None) -> list[str | None]:

@@ -1,6 +1,7 @@
 """The web application, without a network: predictions, limits and bad requests."""
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -11,10 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
+import openpyxl
 import pytest
+from rdkit import Chem
 
 import graphslice as gs
 from graphslice.data.featurize import featurizer_pool
+from graphslice.errors import InputError
 from graphslice.inference.predictions import output_columns
 
 pytest.importorskip("fastapi_offline")
@@ -26,7 +30,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from graphslice.serve import app as app_module
-from graphslice.serve.app import ServedModel, Service, create_app, draw_molecules
+from graphslice.serve.app import ServedModel, Service, create_app, draw_molecules, read_file
 
 SMILES = ["CCO", "c1ccccc1O", "oops", "CC(=O)Oc1ccccc1C(=O)O", "", "CCN", "C1CC1", "CCCl", "N#CC"]
 
@@ -307,9 +311,61 @@ def test_page_and_documentation_load_nothing_from_elsewhere(client):
         assert not re.search(r"(?:src|href|url|import|from)\s*[=(]*\s*[\"'](?:https?:)?//", text), path
     assert client.get("/openchemlib.js").headers["content-type"].startswith("text/javascript")
     paths = client.get("/openapi.json").json()["paths"]
-    assert {*paths} == {"/predict", "/explain", "/draw", "/health", "/ready", "/models"}
+    assert {*paths} == {"/predict", "/explain", "/read", "/draw", "/health", "/ready", "/models"}
     assert client.get("/page/../app.py").status_code == client.get("/../cli/serve.py").status_code == 404
     assert client.get("/predict").json() == {"error": "GET /predict: method not allowed; see /docs"}
+
+
+def workbook(*rows: list) -> bytes:
+    book, file = openpyxl.Workbook(), io.BytesIO()
+    for row in rows:
+        book.active.append(row)
+    book.save(file)
+    return file.getvalue()
+
+
+def test_files_become_csv(client):
+    book = workbook(["name", "SMILES", "dose"], ['a, "b"', "CCO", 1.5], [None, "CCN", None])
+    content = client.post("/read?name=My%20book.XLSX", content=book).json()
+    assert content == {"csv": 'name,SMILES,dose\n"a, ""b""",CCO,1.5\n,CCN,\n', "notes": []}
+    record = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO")) + "> <logp>\n-0.3\n\n$$$$\n"
+    content = client.post("/read?name=a.sdf", content=f"first{record}bad\n\n\n$$$$\n").json()
+    assert content["csv"] == "smiles,name,logp\nCCO,first,-0.3\n,bad,\n"
+    assert content["notes"][0].startswith("1 record without a structure; the first: record 2 of file.sdf")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.xlsx", b"no archive", "cannot read file.xlsx"),
+        ("a.sdf", b"", "empty"),
+        ("../etc/passwd", b"", "neither .xlsx nor .sdf"),
+        ("a.xlsx", b"PK\5\6" + b"\xff" * 18, "cannot read file.xlsx"),
+    ],
+)
+def test_files_that_cannot_be_read_are_one_sentence(client, name, content, words):
+    response = client.post("/read", params={"name": name}, content=content)
+    assert response.status_code == 422 and words in response.json()["error"] and "/tmp" not in response.text
+
+
+def test_a_file_that_unpacks_to_too_much_or_takes_too_long_is_rejected(monkeypatch):
+    book = workbook(["SMILES"], *(["C" * 1000] for _ in range(1000)))
+    monkeypatch.setattr(app_module, "_UNPACKED_BYTES", 2_000)
+    with pytest.raises(InputError, match="2,000 bytes when it is unpacked"):
+        read_file("a.xlsx", book)
+    monkeypatch.setattr("graphslice.chem.workers.ROW_SECONDS", 0.5)
+    monkeypatch.setattr("graphslice.serve.app.open_table", lambda path: time.sleep(60))
+    with featurizer_pool(workers=2) as pool, pytest.raises(InputError, match="takes too long"):
+        read_file("a.sdf", b"x", pool)
+
+
+def test_models_are_described_with_groups_directions_and_drugs(served):
+    adme = ServedModel("adme", gs.load("adme", "cpu"))
+    own, packaged = make_client(served, adme).get("/models").json()["models"]
+    assert (own["groups"], own["better"], own["reference"]) == ({"": ["gap_ev"]}, {}, {})
+    assert list(packaged["groups"]) == ["absorption", "distribution", "metabolism", "excretion", "toxicity"]
+    assert packaged["better"]["herg"] == "lower" and "logd" not in packaged["better"]
+    assert len(packaged["reference"]["logd"]) == 101
 
 
 def test_drawings_have_no_html_of_their_input(client):

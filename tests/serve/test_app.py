@@ -305,7 +305,8 @@ def test_other_host_names_are_rejected(client, host, status):
 def test_page_and_documentation_load_nothing_from_elsewhere(client):
     page = client.get("/")
     assert "script-src 'self'" in page.headers["content-security-policy"] and "unsafe-inline'; img" in str(page.headers)
-    for path in ("/", "/page.css", "/page.js", "/docs", "/redoc"):
+    modules = ("common", "cells", "compare", "input", "page", "table")
+    for path in ("/", "/page.css", *(f"/{name}.js" for name in modules), "/docs", "/redoc"):
         text = client.get(path).text
         assert client.get(path).status_code == 200
         assert not re.search(r"(?:src|href|url|import|from)\s*[=(]*\s*[\"'](?:https?:)?//", text), path

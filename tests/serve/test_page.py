@@ -1,13 +1,17 @@
-"""The page in a browser, served by a process: typing, predictions, explanations, a file, the CSV file."""
+"""The page in a browser, served by a process: typing, files, the table, comparison, explanations, the CSV file."""
 
 import csv
 import io
+import json
 import re
 import time
+from pathlib import Path
 
+import openpyxl
 import pyarrow as pa
 import pytest
 from headless import Browser
+from rdkit import Chem
 
 import graphslice as gs
 from graphslice.inference.predictions import SummaryTables, output_arrays, output_columns
@@ -16,7 +20,8 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi_offline")
 pytest.importorskip("prometheus_client")
 
-ROWS = "document.querySelectorAll('tbody tr')"
+ROWS = "[...document.querySelectorAll('tbody tr[data-index]')]"
+ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 
 
 def wait(browser: Browser, condition: str) -> None:
@@ -32,13 +37,43 @@ def press(browser: Browser, key: str, **more) -> None:
     browser.call("Input.dispatchKeyEvent", type="keyUp", key=key, **more)
 
 
+def click(browser: Browser, selector: str) -> None:
+    browser.value(f"document.querySelector({json.dumps(selector)}).click()")
+
+
+def enter(browser: Browser, selector: str, text: str, event: str = "input") -> None:
+    element = f"document.querySelector({json.dumps(selector)})"
+    browser.value(f"{element}.value = {json.dumps(text)}; {element}.dispatchEvent(new Event('{event}'))")
+
+
+def predict(browser: Browser, text: str | None, rows: int) -> None:
+    if text is not None:
+        enter(browser, "#text", text)
+    click(browser, "#go")
+    wait(browser, f"document.getElementById('go').textContent === 'Predict' && {ROWS}.length === {rows}")
+
+
+def open_file(browser: Browser, file: Path) -> None:
+    root = browser.call("DOM.getDocument")["root"]["nodeId"]
+    node = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+    browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
+
+
+def names(browser: Browser) -> list[str]:
+    return browser.value(f"{ROWS}.map(row => row.querySelector('.name').textContent)")
+
+
+def serve(browser: Browser, start, *arguments: object, width: int = 1200, scheme: str = "light") -> str:
+    process = start("serve", *arguments, "--port", "0", "--device", "cpu")
+    url = re.search(r"http://\S+?(?=,)", process.stdout.readline())[0]
+    browser.open(url, width, scheme)
+    wait(browser, "document.getElementById('model').value")
+    return url
+
+
 @pytest.mark.slow
 def test_the_page(browser, start, run_directory, predictor, tmp_path):
-    process = start("serve", run_directory, "--port", "0", "--device", "cpu")
-    url = re.search(r"http://\S+?(?=,)", process.stdout.readline())[0]
-    browser.open(url, 360, "dark")
-    wait(browser, "document.getElementById('model').value === 'tiny'")
-
+    url = serve(browser, start, run_directory, width=360, scheme="dark")
     browser.value("document.getElementById('text').focus()")
     for key in ["C", "C", "O", " ", *"<img src=x onerror=alert(1)>", "Enter", *"oops"]:
         press(browser, key)
@@ -48,41 +83,40 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     first, second = (browser.value(f"{ROWS}[{i}].innerText") for i in range(2))
     assert "<img src=x onerror=alert(1)>" in first and f"{float(f'{value:.2g}'):g}" in first and "unbounded" in first
     assert "not a valid molecule" in second
+    browser.value(f"{ROWS}[0].querySelector('.target').click()")
+    assert "unbounded" in browser.value("document.getElementById('card').innerText")
     assert browser.value("document.querySelectorAll('img:not(.molecule)').length") == 0
-    browser.value("document.querySelector('tbody button').click()")
-    wait(browser, "document.querySelector('.detail img')?.naturalWidth > 0")
+    click(browser, "tbody .name")
+    click(browser, "dialog tbody button")
+    wait(browser, "document.querySelector('.explained img')?.naturalWidth > 0")
     assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+    browser.value("document.getElementById('dialog').close()")
 
     table = tmp_path / "table.csv"
     table.write_text('number,Compound ID,SMILES\n1,"a ""b"", c",CCN\n2,d,CCCl\n')
-    root = browser.call("DOM.getDocument")["root"]["nodeId"]
-    node = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
-    browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(table)])
+    open_file(browser, table)
     wait(browser, "document.getElementById('smiles-column').value === '2'")
     browser.value("URL.createObjectURL = blob => (blob.text().then(text => window.saved = text), '#')")
-    browser.value("document.getElementById('go').click()")
-    wait(browser, f"{ROWS}.length === 2 && document.getElementById('go').textContent === 'Predict'")
-    browser.value("document.getElementById('download').click()")
+    predict(browser, None, 2)
+    click(browser, "#download")
     wait(browser, "window.saved")
     saved = list(csv.DictReader(io.StringIO(browser.value("window.saved"))))
     assert [(row["name"], row["smiles"]) for row in saved] == [('a "b", c', "CCN"), ("d", "CCCl")]
     assert [float(row["gap_ev_pred"]) for row in saved] == pytest.approx(predictor.predict(["CCN", "CCCl"])[:, 0], 1e-5)
 
     for pasted, column, first, rows in (
-        ("CCO,x\\nCCN,y", 0, "CCO", 2),  # without a line of names
-        ("CO, methanol\\nCCO, ethanol", 0, "CO", 2),
-        ("CCO;1,5\\nCCN;2,5\\nC;1,0", 0, "CCO", 3),
-        ("Drug_ID\\tDrug\\tY\\nA\\tCCO\\t1\\nB\\tCCN\\t2", 1, "CCO", 2),
+        ("CCO,x\nCCN,y", 0, "CCO", 2),  # without a line of names
+        ("CO, methanol\nCCO, ethanol", 0, "CO", 2),
+        ("CCO;1,5\nCCN;2,5\nC;1,0", 0, "CCO", 3),
+        ("Drug_ID\tDrug\tY\nA\tCCO\t1\nB\tCCN\t2", 1, "CCO", 2),
     ):
-        change = f"text.value = '{pasted}'; text.dispatchEvent(new Event('input'))"
-        browser.value(f"text = document.getElementById('text'); {change}")
+        enter(browser, "#text", pasted)
         assert browser.value("document.getElementById('smiles-column').value") == str(column)
-        browser.value("document.getElementById('go').click()")
-        wait(browser, f"{ROWS}.length === {rows} && document.getElementById('go').textContent === 'Predict'")
+        predict(browser, None, rows)
         assert browser.value(f"{ROWS}[0].querySelector('.smiles').textContent") == first
 
     # Names with commas do not make a list a table.
-    browser.value("text.value = 'OCCO 1,2-ethanediol\\nCCO ethanol, pure'; text.dispatchEvent(new Event('input'))")
+    enter(browser, "#text", "OCCO 1,2-ethanediol\nCCO ethanol, pure")
     assert browser.value("document.getElementById('columns').hidden") is True
 
     browser.value("document.getElementById('draw').open = true")
@@ -92,26 +126,93 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
 
 
 @pytest.mark.slow
+def test_workbooks_and_sdf_files_are_read_by_the_server(browser, start, run_directory, tmp_path):
+    serve(browser, start, run_directory)
+    book = openpyxl.Workbook()
+    for row in (["Name", "SMILES"], ["<b>a</b>, b", "CCO"], [None, "CCN"]):
+        book.active.append(row)
+    book.save(tmp_path / "my book.xlsx")
+    block = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))
+    (tmp_path / "my.sdf").write_text(f"<i>c</i>{block}$$$$\n\nbad\n\n 99\n$$$$\n")
+    open_file(browser, tmp_path / "my book.xlsx")
+    wait(browser, "document.getElementById('text').value.includes('CCN')")
+    predict(browser, None, 2)
+    assert names(browser) == ["<b>a</b>, b", "2"]
+    open_file(browser, tmp_path / "my.sdf")
+    wait(browser, "document.getElementById('status').textContent.includes('record 2')")
+    predict(browser, None, 2)
+    assert names(browser)[0] == "<i>c</i>" and "empty SMILES" in browser.value(f"{ROWS}[1].innerText")
+    (tmp_path / "no.xlsx").write_text("no workbook")
+    open_file(browser, tmp_path / "no.xlsx")
+    wait(browser, "document.querySelector('#status.error')?.textContent.includes('cannot read file.xlsx')")
+    assert browser.value("document.querySelectorAll('b:not(.bar b), i:not(.bar i):not(.swatch)').length") == 0
+
+
+@pytest.mark.slow
+def test_the_table_is_grouped_coloured_sorted_filtered_and_compared(browser, start):
+    serve(browser, start, "adme")
+    click(browser, "#example")
+    predict(browser, None, 9)
+    model = gs.load("adme", "cpu")
+    groups = browser.value("[...document.querySelectorAll('thead .group')].map(th => [th.innerText, th.colSpan])")
+    assert [name.lower() for name, _ in groups] == ["absorption", "distribution", "metabolism", "excretion", "toxicity"]
+    assert sum(count for _, count in groups) == len(model.tasks)
+
+    lines = browser.value("document.getElementById('text').value").splitlines()
+    smiles, drugs = zip(*(line.split(" ", 1) for line in lines), strict=True)
+    herg = model.predict([*smiles])[:, model.targets.index("herg")]
+    ascending = [name for _, name in sorted(zip(herg, drugs, strict=True))]
+    click(browser, "[data-column=herg] button")
+    assert names(browser) == ascending
+    click(browser, "[data-column=herg] button")
+    assert names(browser) == ascending[::-1]
+    enter(browser, "[data-column=herg] input", "<0.5", "change")
+    assert names(browser) == [name for name in ascending[::-1] if dict(zip(drugs, herg, strict=True))[name] < 0.5]
+    enter(browser, "[data-column=herg] input", "", "change")
+    enter(browser, "#find", "ASPI")
+    assert names(browser) == ["aspirin"]
+    enter(browser, "#find", "")
+
+    # Astemizole was withdrawn for its block of hERG; the interval of a half-life holds nearly all of drugs.
+    cell = f"{ROWS}.find(row => row.innerText.includes('astemizole')).querySelector('[data-target=%s]')"
+    assert browser.value(f"{cell % 'herg'}.className") == "target bad"
+    assert "unsure" in browser.value(f"{cell % 'half_life'}.className")
+    assert browser.value("document.querySelectorAll('[data-target=logd]:is(.good, .bad, .between)').length") == 0
+
+    for row in range(4):
+        browser.value(f"{ROWS}[{row}].querySelector('input').click()")
+    click(browser, "#compare")
+    heads = "[...document.querySelectorAll('dialog thead th')].map(th => th.innerText).join()"
+    assert [name in browser.value(heads) for name in ascending[::-1][:4]] == [True, True, True, False]
+    assert browser.console_errors() == []
+
+
+@pytest.mark.slow
+def test_a_table_of_thousands_has_few_elements(browser, start, run_directory):
+    serve(browser, start, run_directory)
+    enter(browser, "#text", "\n".join(f"{'C' * (1 + i % 20)}O number {i}" for i in range(3000)))
+    click(browser, "#go")
+    wait(browser, "document.getElementById('status').textContent.startsWith('3,000 molecules predicted')")
+    assert 5 < browser.value(f"{ROWS}.length") < 60
+    browser.value("scroller = document.getElementById('scroller'); scroller.scrollTop = scroller.scrollHeight")
+    wait(browser, f"{ROWS}.at(-1).innerText.includes('number 2999')")
+    assert browser.value(
+        f"Math.abs({ROWS}.at(-1).getBoundingClientRect().bottom - scroller.getBoundingClientRect().bottom) < 20"
+    )
+
+
+@pytest.mark.slow
 def test_the_page_describes_classes_and_numbers_as_the_command_line_does(browser, start):
-    process = start("serve", "adme", "--port", "0", "--device", "cpu")
-    browser.open(re.search(r"http://\S+?(?=,)", process.stdout.readline())[0], 1200, "light")
-    wait(browser, "document.getElementById('model').value === 'adme'")
-    smiles = "CC(=O)Oc1ccccc1C(=O)O"
-    change = f"text.value = '{smiles}'; text.dispatchEvent(new Event('input'))"
-    browser.value(f"text = document.getElementById('text'); {change}; document.getElementById('go').click()")
-    wait(browser, f"{ROWS}.length === 1")
+    serve(browser, start, "adme")
+    predict(browser, ASPIRIN, 1)
     model, out = gs.load("adme", "cpu"), io.StringIO()
-    predictions = model.predict(smiles, interval=90)
-    table = pa.table({"smiles": [smiles]} | output_arrays(predictions))
+    predictions = model.predict(ASPIRIN, interval=90)
+    table = pa.table({"smiles": [ASPIRIN]} | output_arrays(predictions))
     SummaryTables(model.tasks, output_columns(model.tasks, interval=90), out).write(table)
-    lines = [re.split(r"  +", line)[1:3] for line in out.getvalue().splitlines()[2:-1]]
-    for t, (task, (predicted, interval)) in enumerate(zip(model.tasks, lines, strict=True)):
-        cell = f"document.querySelectorAll('td.target')[{t}]"
-        text = browser.value(f"{cell}.innerText").split("\n")[-2:]
-        if task.classes:
-            named, share = predicted.split(", ")
-            assert text == [named, f"{share}, {interval}"]
-            place = re.search(r"[\d.e-]+", browser.value(f"{cell}.querySelector('b').style.left"))
-            assert float(place[0]) == pytest.approx(float(predictions.values[0, t]))
-        else:
-            assert text == [predicted.removesuffix(task.unit).strip(), interval]
+    lines = [re.split(r"  +", line) for line in out.getvalue().splitlines()[2:-1]]
+    for name, predicted, interval, percentile, description in lines:
+        browser.value(f"document.querySelector('[data-target={name}]').click()")
+        card = "document.getElementById('card')"
+        texts = browser.value(f"[...{card}.querySelectorAll('dd')].map(dd => dd.textContent)")
+        assert texts[:3] == [predicted, interval, f"{percentile} among approved drugs"]
+        assert browser.value(f"{card}.querySelector('p').textContent") == description

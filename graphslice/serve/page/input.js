@@ -1,0 +1,67 @@
+// Reads what is typed, pasted or opened: a list of SMILES with names, or a table.
+
+const SEPARATORS = [",", ";", "\t"];
+const SMILES_NAMES = [/^\W*(smiles|canonical_smiles|smi)\W*$/i, /smiles/i, /^\W*(mol|structure|drug)\W*$/i];
+const isSmilesName = (name) => SMILES_NAMES.some((pattern) => pattern.test(name));
+const findSmilesName = (names) => SMILES_NAMES.map((pattern) => names.findIndex((name) => pattern.test(name))).find((i) => i >= 0) ?? -1;
+const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+$/.test(text);
+
+export function readLine(line) {
+  const match = line.trim().match(/^(\S+(?:\s+\|.*\|)?)\s*(.*)$/);
+  return match && { smiles: match[1], name: match[2] };
+}
+
+// A text is a table if its first line names a SMILES column, or all lines have a comma or semicolon. Of several
+// separators the one that gives the most SMILES, as names and decimal numbers may have commas too.
+export function readTable(text) {
+  const tables = SEPARATORS.map((one) => readCells(text, one)).filter(Boolean), [best] = tables.sort((a, b) => b.most - a.most);
+  const inList = text.split("\n").filter((line) => isSmiles(readLine(line)?.smiles ?? "")).length;
+  return best && (best.isNamed || best.most >= inList) ? best : null;
+}
+
+function readCells(text, one) {
+  const first = text.split("\n", 1)[0], isNamed = first.split(one).some(isSmilesName);
+  const lines = text.split("\n").filter((line) => line.trim());
+  const isTable = isNamed || ((one !== "\t" && !first.includes("|")) && lines.length > 1 && lines.every((line) => line.includes(one)));
+  const separator = first.includes(one) && isTable ? one : undefined;
+  if (!separator && !isSmilesName(first)) return null;
+  const rows = [[]];
+  let cell = "", quoted = false;
+  for (let i = 0; i < text.length; i++) {
+    const letter = text[i];
+    if (quoted && letter === '"' && text[i + 1] === '"') cell += text[++i];
+    else if (letter === '"' && (quoted || cell === "")) quoted = !quoted;
+    else if (!quoted && (letter === separator || letter === "\n")) {
+      rows.at(-1).push(cell);
+      cell = "";
+      if (letter === "\n") rows.push([]);
+    } else if (letter !== "\r" || quoted) cell += letter;
+  }
+  rows.at(-1).push(cell);
+  const names = rows[0].map((cell) => cell.trim()), count = (i) => rows.filter((row) => isSmiles((row[i] ?? "").trim())).length;
+  // Without a name it is the column with the most SMILES, and a first line without one there names the columns.
+  const named = findSmilesName(names), most = Math.max(...names.map((_, i) => count(i)));
+  if (named < 0 && most === 0) return null;
+  const smiles = named >= 0 ? named : names.findIndex((_, i) => count(i) === most), hasHeader = named >= 0 || !isSmiles(names[smiles]);
+  const header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
+  const body = rows.slice(hasHeader ? 1 : 0).filter((row) => row.length > 1 || row[0].trim());
+  return { header, rows: body, smiles, separator, most, isNamed: named >= 0 };
+}
+
+// Numbers of the feature columns that the model reads, and how many cells are no numbers.
+export function featureColumns(model, molecules) {
+  let unread = 0;
+  const number = (text) => {
+    if (text === undefined || text.trim() === "") return null;
+    if (!isNaN(text)) return Number(text);
+    unread++;
+    return null;
+  };
+  const columns = {};
+  for (const name of model.columns) {
+    const index = molecules[0].header?.indexOf(name) ?? -1;
+    if (index < 0) throw new Error(`The model reads a feature column ${name}: give a table that has it.`);
+    columns[name] = molecules.map((molecule) => number(molecule.row[index]));
+  }
+  return { columns, unread };
+}

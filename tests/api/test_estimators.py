@@ -10,8 +10,6 @@ import pytest
 from rdkit import Chem
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import r2_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
 from tiny import TINY
 
 import graphslice as gs
@@ -143,13 +141,6 @@ def test_fit_rejects_invalid_input():
             regressor().fit(CHAINS, ATOMS, sample_weight=weights)
     with pytest.raises(NotFittedError):
         regressor().predict("CCO")
-
-
-def test_cross_validation_grid_search_and_pipeline():
-    assert np.isfinite(cross_val_score(classifier(epochs=1), np.array(CHAINS), ALCOHOLS, cv=2, scoring="roc_auc")).all()
-    epochs = {"graphsliceregressor__epochs": np.arange(1, 3)}
-    search = GridSearchCV(make_pipeline(regressor()), epochs, cv=2).fit(pd.Series(CHAINS), ATOMS)
-    assert search.predict(CHAINS).shape == (60,)
 
 
 def test_random_state_determines_the_result():

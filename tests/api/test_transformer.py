@@ -1,15 +1,10 @@
 """The scikit-learn transformer of SMILES to embeddings."""
 
-import pickle
-
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
-from sklearn.pipeline import make_pipeline
 
 import graphslice as gs
 from graphslice.api.model import Model
@@ -72,15 +67,6 @@ def test_unusable_input_is_rejected():
     ]:
         with pytest.raises(InputError, match=words):
             transformer.fit(X)
-
-
-def test_pipelines_and_copies():
-    table = pd.DataFrame({"smiles": SMILES, "weight": LABELS})
-    columns = ColumnTransformer([("graph", gs.GraphSliceTransformer(), "smiles"), ("rest", "passthrough", ["weight"])])
-    pipeline = make_pipeline(columns, RandomForestRegressor(3, random_state=0)).fit(table, LABELS)
-    assert pipeline[0].get_feature_names_out()[[0, -1]].tolist() == ["graph__embedding_0", "rest__weight"]
-    np.testing.assert_array_equal(clone(pipeline).fit(table, LABELS).predict(table), pipeline.predict(table))
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(pipeline)).predict(table), pipeline.predict(table))
 
 
 def test_column_of_the_training_is_read_among_others(make_predictor):

@@ -163,17 +163,6 @@ def test_distances_are_those_of_rdkit(found, unusual):
             assert row[COLUMN["log_wiener"]] == pytest.approx(np.log1p(connected.sum() / 2), rel=1e-5)
 
 
-def test_balaban_j_ignores_the_orders_of_bonds(found):
-    for row, molecule in enumerate(MOLECULES):
-        if len(Chem.GetMolFrags(molecule)) > 1:
-            continue
-        sums, bonds = Chem.GetDistanceMatrix(molecule).sum(axis=1), molecule.GetNumBonds()
-        ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
-        rings = bonds - molecule.GetNumAtoms() + 1
-        expected = bonds / (rings + 1) * sum((sums[i] * sums[j]) ** -0.5 for i, j in ends)
-        assert found[row, COLUMN["balaban_j"]] == pytest.approx(expected, rel=1e-5)
-
-
 def test_surface_areas_by_charge_and_state_sum_to_the_whole(found):
     for name in ("charge_area", "state_area"):
         parts = [COLUMN[each] for each in GRAPH_DESCRIPTORS if each.startswith(name)]
@@ -258,15 +247,6 @@ def test_values_are_limited_and_an_invalid_molecule_has_zeros():
     )
     invalid, methane = graph_descriptors(separate)
     assert not invalid.any() and methane[COLUMN["fragments"]] == 512 and np.isfinite(methane).all()
-
-
-def test_atoms_of_an_unknown_charge_or_hydrogen_have_usual_values():
-    """OGB's last index of the charge has no sign; a written hydrogen has the orbital of hydrogen."""
-    unknown, deuterium, methanol = graph_descriptors(arrays_of(["[U+6]", "[2H]CO", "CO"]))
-    assert unknown[COLUMN["charge"]] == unknown[COLUMN["positive_atoms"]] == 0
-    for name in ("max_charge", "min_charge"):
-        assert deuterium[COLUMN[name]] == pytest.approx(methanol[COLUMN[name]], abs=0.03)
-    assert deuterium[COLUMN["aromatic_hydrophobic_0"]] == 0
 
 
 def test_counts_are_those_of_the_fingerprints():

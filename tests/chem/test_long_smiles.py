@@ -21,12 +21,6 @@ def test_too_many_atoms_are_rejected(smiles, atoms):
         smiles_to_graph(smiles)
 
 
-@pytest.mark.parametrize("smiles", ["x" * 200_000, "(" * 200_000])
-def test_long_invalid_smiles_is_rejected(smiles):
-    with pytest.raises(MoleculeError, match=r"^not a valid SMILES(: syntax error at character 1|, but a name)$"):
-        smiles_to_graph(smiles)
-
-
 @pytest.mark.parametrize(
     "smiles", ["CCO" + " " * 9_000, "[Cu+2]" * 500 + "([H])" * 800 + " |c:1|", "[Fe+2:1234567]." * 511 + "C"]
 )

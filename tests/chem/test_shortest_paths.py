@@ -153,15 +153,6 @@ def test_path_types_are_correct_after_growing_the_table(rule):
         assert_same(found, expected)
 
 
-def test_equal_chains_share_their_path_types():
-    batch = [molecule("C" * 30)] * 4
-    bonds = np.array(list(batch[0][1]) * 4, np.int32)
-    bond_types = np.array(list(batch[0][1].values()) * 4, np.uint8)
-    pointers = np.arange(5) * 30, np.arange(5) * 29
-    _, distances, *_ = paths.shortest_path_types(*pointers, bonds, bond_types, paths.MEAN, 5, 30)
-    assert len(distances) <= 31  # one per distance, and one for unconnected atoms
-
-
 @pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])
 def test_distances_stay_below_the_unreachable_mark(rule):
     n = 514

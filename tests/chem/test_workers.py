@@ -13,7 +13,6 @@ import pytest
 
 import graphslice as gs
 from graphslice.chem import MoleculeError, smiles_to_graph, workers
-from graphslice.chem.molecule import read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data import featurize as pool
 from graphslice.data.featurize import featurizer_pool, parse
@@ -68,24 +67,6 @@ def test_crash_or_timeout_fails_only_its_row(deadly_rows, request):
     for row in (0, 4, 499, 501, 699, 701, 1023, 1298):
         np.testing.assert_array_equal(store[row].atoms, expected[row].atoms)
     np.testing.assert_array_equal(np.diff(again.atom_ptr), expected.sizes[10:400])
-
-
-def test_predict_survives_a_crashing_row(deadly, cli, run_directory, tmp_path, demo_smiles, monkeypatch):
-    monkeypatch.setattr(pool, "_TASK_ROWS", 16)
-    table, out = tmp_path / "in.csv", tmp_path / "out.csv"
-    table.write_text("\n".join(["smiles", *demo_smiles[:99], CRASH, ""]))
-    code, _, err = cli("predict", run_directory, table, "-o", out, "--workers", "2")
-    assert code == 0 and "1 of 100" in err
-    rows = out.read_text().splitlines()
-    assert len(rows) == 101 and rows[-1].endswith("RDKit crashed on this molecule")
-    assert not any(row.endswith("crashed on this molecule") for row in rows[:-1])
-
-
-def test_atom_orders_survive_a_crashing_row(deadly, demo_smiles):
-    with featurizer_pool(workers=2) as processes:
-        arrays, reasons, order, _ = pool.parse([*demo_smiles[:600], CRASH], GraphConfig(), processes, level="atom")
-    assert reasons[-1] == "RDKit crashed on this molecule" and arrays.atom_bond_counts("atom")[-1] == -1
-    np.testing.assert_array_equal(order, read_smiles(demo_smiles[:600], "atom")[2])
 
 
 def test_processes_that_cannot_start_raise(monkeypatch):

@@ -110,18 +110,6 @@ def test_unusable_data_is_rejected(table):
         MoleculeData(table(smiles=list("CNO"), **labels), config())
 
 
-def test_pyg_graphs_are_loaded():
-    items = []
-    for n in range(1, 13):
-        items.append(gs.smiles_to_graph("C" * n).to_pyg())
-        items[-1].y = torch.tensor([float(n)])
-    data = MoleculeData(dataset_from_pyg(items, DataConfig()), config(max_atoms=10))
-    assert set(data.rejected) == {10, 11} and "11 atoms" in data.rejected[10]
-    assert [data.store[i].num_atoms for i in data.usable_rows] == list(range(1, 11))
-    with pytest.raises(InputError, match=r"12 rows can be used, of 1 scaffold .* give data\.split random"):
-        MoleculeData(dataset_from_pyg(items, DataConfig()), config("scaffold"))
-
-
 # --- duplicates ---------------------------------------------------------------------------------
 
 SAME = {

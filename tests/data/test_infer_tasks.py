@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphslice.config import DataConfig, GraphConfig
+from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
-from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.tables import Rows
 from graphslice.data.targets import infer_tasks
 from graphslice.errors import InputError
@@ -130,15 +129,3 @@ def test_labels_are_class_indices(tmp_path):
         and "'z'" in dataset.invalid_labels[5]
     )
     assert load_dataset(DataConfig(config.dataset, targets="z")).tasks == [Task("z")]
-
-
-def test_store_keeps_classes(tmp_path):
-    pd.DataFrame({"smiles": list("CNOF"), "y": ["yes", "no", "no", ""], "z": [0, 1, 1, 0]}).to_csv(
-        tmp_path / "t.csv", index=False
-    )
-    config = DataConfig(str(tmp_path / "t.csv"), targets="y,z")
-    featurize_dataset(config, GraphConfig(), tmp_path / "t.arrow", workers=1)
-    dataset = load_dataset(DataConfig(str(tmp_path / "t.arrow")))
-    assert dataset.tasks == load_dataset(config).tasks
-    assert dataset.tasks == [Task("y", "binary", ("no", "yes")), Task("z", "binary", ("0", "1"))]
-    np.testing.assert_array_equal(dataset.targets[:, 0], [1, 0, 0, np.nan])

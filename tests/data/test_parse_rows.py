@@ -17,7 +17,7 @@ from graphslice.config import DataConfig, join_names, quote_item
 from graphslice.data.cells import parse_number_column
 from graphslice.data.columns import TableColumns, find_columns, find_smiles_column, target_names
 from graphslice.data.loaders import load_dataset
-from graphslice.data.rows import parse_chunk, parse_chunks, parse_splits
+from graphslice.data.rows import parse_chunk, parse_splits
 from graphslice.data.tables import Rows
 from graphslice.data.targets import infer_target
 from graphslice.errors import InputError
@@ -205,17 +205,6 @@ def test_too_large_label_is_invalid():
     rows = parse_chunk(Rows(pa.table({"smiles": ["C"] * 4, "y": cells})), TableColumns("smiles", ["y"], None))
     assert rows.faults == {row: f"target 'y' is too large: {cells[row]!r}" for row in (0, 2)}
     np.testing.assert_array_equal(rows.targets[:, 0], [np.nan, 1e17, np.nan, 0])
-
-
-def test_split_of_unlabelled_row_is_ignored():
-    chunk = Rows(pa.table({"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]}))
-    assert parse_chunk(chunk, TableColumns("smiles", ["y"], "split")).split.tolist() == [0, -1]
-
-
-def test_row_numbers_continue_across_chunks():
-    chunks = [Rows(pa.table({"smiles": ["C"] * 3, "split": ["train", "train", word]})) for word in ("test", "nowhere")]
-    with pytest.raises(InputError, match=r"t\.csv: row 6: 'split' is 'nowhere'"):
-        list(parse_chunks(chunks, TableColumns("smiles", [], "split"), "t.csv"))
 
 
 # --- names of targets -----------------------------------------------------------------------------

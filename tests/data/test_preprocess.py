@@ -16,7 +16,6 @@ from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store, build_store_from_tables, to_record_batch
 from graphslice.data.store import GraphStore, StoreInfo
-from graphslice.errors import InputError
 
 SMILES = ["CCO", "oops", "c1ccccc1O", "", "C", "[Na+].[Cl-]", "C" * 30, "N", "O", "CC(=O)O"]
 INFO = StoreInfo("some data", "", ("y",))
@@ -39,13 +38,6 @@ def chunks(stop: int | None = None):
 def complete_store(tmp_path, shards_of_four) -> bytes:
     build_store(tmp_path / "whole" / "s.arrow", chunks(), INFO, workers=1)
     return (tmp_path / "whole" / "s.arrow").read_bytes()
-
-
-def test_finished_build_leaves_only_the_file(complete_store, tmp_path, names):
-    assert names(tmp_path / "whole") == ["s.arrow"]
-    assert not [path for path in (tmp_path / "whole").iterdir() if path.is_dir()]
-    store = GraphStore.open(tmp_path / "whole" / "s.arrow")
-    assert [batch.num_rows for batch in store.batches] == [4, 4, 2] and sorted(store.errors) == [1, 3]
 
 
 def interrupted(path: Path, stop: int) -> Path:
@@ -101,15 +93,6 @@ def test_damaged_shard_is_rebuilt(complete_store, tmp_path, parsed):
 def test_file_does_not_depend_on_chunks_and_workers(complete_store, tmp_path):
     build_store(tmp_path / "s.arrow", [rows(SMILES)], INFO, workers=2)
     assert (tmp_path / "s.arrow").read_bytes() == complete_store
-
-
-@pytest.mark.parametrize("name", ["file/s.arrow", "folder.arrow"])
-def test_unwritable_path_raises(name, tmp_path, names):
-    (tmp_path / "file").write_text("a file")
-    (tmp_path / "folder.arrow").mkdir()
-    with pytest.raises(InputError, match=r"cannot write .*\.arrow"):
-        build_store(tmp_path / name, chunks(), INFO, workers=1)
-    assert (tmp_path / "file").read_text() == "a file" and names(tmp_path / "folder.arrow") == []
 
 
 def _slowly():

@@ -36,19 +36,6 @@ def test_cache_depends_on_settings_except_path_ties(source, tmp_path, names):
     assert cached_store(source, GraphConfig(max_atoms=10), tmp_path).sizes.max() <= 10 and len(names(tmp_path)) == 3
 
 
-@pytest.mark.parametrize("what", ["smiles", "targets", "split"])
-def test_other_data_have_another_file(what, source, tmp_path, names):
-    cached_store(source, GraphConfig(), tmp_path)
-    if what == "smiles":
-        source.smiles = [*source.smiles[:-1], "C"]
-    elif what == "targets":
-        source.targets = source.targets + 1
-    else:
-        source.splits = None
-    cached_store(source, GraphConfig(), tmp_path)
-    assert len(names(tmp_path)) == 2
-
-
 def test_damaged_file_is_recreated(source, tmp_path, names):
     content = cached_store(source, GraphConfig(), tmp_path).data.tobytes()
     (path,) = (tmp_path / name for name in names(tmp_path))

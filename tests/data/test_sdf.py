@@ -12,7 +12,6 @@ from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.data.tables import count_rows, open_table
 from graphslice.errors import InputError
-from graphslice.inference.files import predict_file
 from graphslice.pretraining.corpus import levels_of_lists
 
 # With stereocentres, double bonds, charges, salts, an isotope, aromatic nitrogen, and hydrogen alone.
@@ -137,13 +136,6 @@ def test_structures_without_a_line_between_them_are_no_record(tmp_path):
     assert [row[0] for row in cells] == ["", "c1ccccc1"] and "it holds two structures" in malformed[0]
 
 
-def test_query_bonds_are_no_molecule(tmp_path):
-    block = Chem.MolToMolBlock(Chem.MolFromSmiles("CCN")).replace("  2  3  1  0", "  2  3  8  0")
-    (tmp_path / "t.sdf").write_text(record(block) + record())
-    _, cells, malformed = read_table(tmp_path / "t.sdf")
-    assert [row[0] for row in cells] == ["", "c1ccccc1"] and "a query" in malformed[0]
-
-
 def test_brackets_of_polymers_and_r_groups_are_no_molecule(tmp_path):
     polymer = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO |Sg:n:0,1::ht|"))
     labelled = Chem.MolToMolBlock(Chem.MolFromSmiles("CCN")).replace("M  END", "A    1\nR1\nM  END")
@@ -166,11 +158,3 @@ def test_a_slow_record_costs_its_row(v3000, tmp_path, monkeypatch):
     _, cells, malformed = read_table(tmp_path / "t.sdf")
     assert malformed == {0: "record 1 of t.sdf: RDKit took longer than 0.5 s"} and cells[0][-1] == "1"
     assert Chem.CanonSmiles(cells[1][0]) == Chem.CanonSmiles("C1C2CC3CC1CC(C2)C3." * 5 + "C")
-
-
-def test_predictions_of_atoms_are_rejected(make_predictor, tmp_path):
-    (tmp_path / "t.sdf").write_text(record())
-    predictor = make_predictor(level="atom")
-    with pytest.raises(InputError, match="the records of an SDF file have another: give a table of SMILES"):
-        predict_file(predictor, tmp_path / "t.sdf", tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()

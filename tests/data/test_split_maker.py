@@ -187,11 +187,3 @@ def test_sets_have_the_given_shares(method, make):
     assert sizes(second) == [pytest.approx(n, abs=3) for n in (300, 120, 180)]
     without_test = make(split=method, split_sizes="0.9,0.1,0")
     assert list(without_test) == ["train", "valid"] and len(without_test["valid"]) == pytest.approx(60, abs=3)
-
-
-def test_split_of_the_dataset_that_lacks_a_class_raises(make):
-    labels = np.zeros((600, 2))
-    labels[590:, 1] = 3
-    own = dict(zip(("train", "valid", "test"), rows(500, 550, 600), strict=True))
-    with pytest.raises(InputError, match="no training row has the class 'd' of the target 'y1', which 10 other rows"):
-        make(labels=labels, own=own, check=True)

@@ -12,7 +12,7 @@ from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
 from graphslice.data.splits import NO_SPLIT
-from graphslice.data.store import ATOM_VALUES, BOND_KINDS, GraphStore, StoreInfo, column_starts
+from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 
 SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 90, "C12C3C4C1C5C2C3C45", "[H+]"]
@@ -75,15 +75,6 @@ def test_errors_and_sizes_by_row(stored):
     assert sorted(stored.errors) == BAD and stored.errors[4] == "empty SMILES"
     assert stored.sizes.dtype == np.int32
     assert stored.sizes.tolist() == [7, 0, 1, 5, 0, 90, 8, 1]
-
-
-def test_iteration_ends_at_invalid_rows_and_rows_out_of_range(stored):
-    with pytest.raises(MoleculeError):
-        list(stored)
-    assert next(iter(stored)).num_atoms == 7
-    for row in (8, -1, 10**12):
-        with pytest.raises(IndexError, match="out of range: there are 8 rows"):
-            stored[row]
 
 
 @pytest.mark.parametrize("chosen", [[0], [2], [7, 2], [5, 0, 3, 6, 7, 2, 0, 0], []])
@@ -181,18 +172,6 @@ def test_order_of_the_smiles_is_stored(level, tmp_path, small_batches):
     expected = [read_smiles([SMILES[row]], level)[2] for row in some]
     np.testing.assert_array_equal(store.order(some), np.concatenate(expected))
     assert store.info == StoreInfo.from_metadata({k.encode(): v.encode() for k, v in store.info.to_metadata().items()})
-
-
-def test_memory_map_is_read_without_a_copy(tmp_path, small_batches):
-    store = build(tmp_path / "s.arrow")
-    assert len(store.data) == (tmp_path / "s.arrow").stat().st_size
-    for batch in store.batches:
-        values = np.asarray(batch.column("atoms").values.values)
-        kinds = np.asarray(batch.column("bonds").values.field("kind"))
-        assert np.shares_memory(values, store.data) and np.shares_memory(kinds, store.data)
-        starts = column_starts(batch, pa.py_buffer(store.data))
-        assert values.ctypes.data - store.data.ctypes.data == starts[ATOM_VALUES]
-        assert kinds.ctypes.data - store.data.ctypes.data == starts[BOND_KINDS]
 
 
 # --- damage -------------------------------------------------------------------------------------

@@ -108,12 +108,6 @@ def test_atom_and_bond_labels_are_read(tmp_path):
     assert bonds.ptr.tolist() == [0, 0, 7, 7]
 
 
-def test_fewer_splits_are_accepted(tmp_path):
-    split = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array(["train", "valid"]))
-    store = GraphStore.open(write(tmp_path / "s.arrow", replaced("split", split)))
-    assert store.split.tolist() == [0, 1, -1]
-
-
 def test_misaligned_columns_raise(tmp_path):
     content = write(tmp_path / "s.arrow", batch_of(arrays())).read_bytes()
     outer = pa.py_buffer(bytes(1) + content)

@@ -117,14 +117,6 @@ def test_other_encodings_are_found_and_named(encoding, name, tmp_path):
         assert len(table.notes) == 1 and f"{name} is not in UTF-8: it is read as" in table.notes[0]
 
 
-def test_latin1_becomes_utf8_in_the_output(tmp_path):
-    (tmp_path / "in.csv").write_bytes(b"smiles,n\xe4me\nC,caf\xe9\n")
-    copy(tmp_path / "in.csv", tmp_path / "out.parquet")
-    assert pq.read_table(tmp_path / "out.parquet").to_pydict() == {"smiles": ["C"], "näme": ["café"]}
-    copy(tmp_path / "in.csv", tmp_path / "out.csv")
-    assert (tmp_path / "out.csv").read_text(encoding="utf-8") == "smiles,näme\nC,café\n"
-
-
 @pytest.mark.parametrize("name", ["m.smi", "m.smiles", "m.smi.gz"])
 def test_smi_files_are_read(tmp_path, name):
     opener = gzip.open if name.endswith(".gz") else open

@@ -83,17 +83,6 @@ def test_cxsmiles_extension_is_not_name():
     ]
 
 
-def test_malformed_rows_of_folder_name_file(tmp_path):
-    (tmp_path / "a.csv").write_text("smiles,y\nC,1\nN\n")
-    (tmp_path / "b.tsv").write_text("smiles\ty\nO\t2\t3\n")
-    columns, cells, malformed = read_table(tmp_path)
-    assert columns == ["smiles", "y"] and cells == [["C", "1"], ["N", ""], ["O", "2"]]
-    assert malformed == {
-        1: "1 field where the header has 2 (line 3 of a.csv)",
-        2: "3 fields where the header has 2 (line 2 of b.tsv)",
-    }
-
-
 # --- arbitrary tables and bytes -------------------------------------------------------------------
 
 # Characters with a special meaning in CSV files.

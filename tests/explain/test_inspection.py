@@ -94,10 +94,3 @@ def test_smiles_column_and_malformed_rows(make_predictor, tmp_path):
     assert [bool(one.error) for one in molecules] == [False, False, True, False, False]
     result = inspect(make_predictor(), molecules[:4], tmp_path / "out")
     assert [one.number for one in result.found] == [1, 2, 4] and result.left_out[0][:2] == (3, "CC")
-
-
-def test_unusable_files_raise(make_predictor, tmp_path):
-    for name, message in (("none.csv", "none.csv"), ("a.arrow", "a.arrow")):
-        with pytest.raises(InputError, match=message):
-            inspect(make_predictor(), read_input_molecules(make_predictor(), ["C", tmp_path / name]), tmp_path / "out")
-    assert not (tmp_path / "out").exists()

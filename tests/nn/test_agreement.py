@@ -16,7 +16,6 @@ from graphslice.nn import GraphTransformer
 from graphslice.nn.agreement import Step, compile_checked, compute_step, faulty_backends, step_mismatch
 from graphslice.nn.mixers import MIXERS, Mixer
 from graphslice.ops import column_sort
-from graphslice.ops.dispatch import OPERATORS, reference_only
 from graphslice.program.run import programs_disabled
 
 SMILES = ["C", "CC(=O)Oc1ccccc1C(=O)O", "CCO", "c1ccccc1", "CN1CCC[C@H]1c1cccnc1", "[Na+].[Cl-]", "CC(C)C", "OCC#N"]
@@ -140,17 +139,6 @@ def test_non_finite_results_are_a_mismatch():
     assert step_mismatch(expected, expected) is None
     assert step_mismatch(Step(torch.full((3, 1), torch.nan), [torch.ones(4)]), expected) == "predictions differ by nan%"
     assert step_mismatch(Step(torch.ones(3, 1), [torch.full((4,), torch.inf)]), expected) == "gradients differ by inf%"
-
-
-def test_reference_only_restores_the_backends():
-    before = {name: op._fastest_first for name, op in OPERATORS.items()}
-    with pytest.raises(KeyError), reference_only():
-        assert column_sort.choose(torch.ones(1, 2, 16)) == "torch"
-        raise KeyError
-    assert before == {name: op._fastest_first for name, op in OPERATORS.items()}
-    with reference_only(but=(column_sort, "numba")):
-        assert column_sort.choose(torch.ones(1, 2, 16)) == "numba"
-        assert OPERATORS["max_exchange"].choose(torch.ones(1, 2, 16), torch.tensor([2])) == "torch"
 
 
 def test_no_backend_is_reported_if_plain_torch_gives_nan(batches):

@@ -10,7 +10,6 @@ import torch
 from tiny import COMPILED
 from torch import nn
 from torch.nn.modules import module as hooks_of_all
-from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from graphslice.chem.molecule import smiles_to_graph
@@ -231,19 +230,6 @@ def test_hooks_are_noticed(name):
         with register(lambda *args: None):
             assert noticed()
     assert not has_hooks(module) and not is_observed()
-
-
-class _Functions(TorchFunctionMode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
-def test_modes_are_noticed():
-    for mode in (_Functions(), FlopCounterMode(display=False)):  # of functions, of operations
-        with mode:
-            assert is_observed()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        assert not is_observed()
 
 
 def test_traced_model_can_be_copied_and_pickled():

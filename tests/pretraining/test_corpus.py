@@ -179,18 +179,6 @@ def test_lists_are_found_far_down_a_file(tmp_path):
         assert (made.store.atom_bond_labels("atom").counts > 0).sum() == 61
 
 
-def test_lists_with_input_atom_order(with_lists, tmp_path):
-    """If graphs keep the input atom order, only the row from which a molecule was taken can label it."""
-    config = GraphConfig(atom_order="input")
-    made = build_corpus(tmp_path / "x.arrow", with_lists[::-1], config, labels=["degree"])
-    labels = made.store.atom_bond_labels("atom")
-    assert (labels.counts > 0).sum() == 39
-    for row in np.flatnonzero(labels.counts).tolist():
-        graph = made.store[row]
-        expected = np.bincount(graph.bonds.ravel(), minlength=graph.num_atoms)
-        np.testing.assert_array_equal(labels[np.array([row])][:, 0], expected)
-
-
 def test_label_may_have_the_name_of_a_descriptor(demo_smiles, tmp_path):
     pd.DataFrame({"smiles": demo_smiles[:60], "MolWt": 5.0}).to_csv(tmp_path / "t.csv", index=False)
     made = build_corpus(tmp_path / "x.arrow", [tmp_path / "t.csv"], GRAPH, labels=["MolWt"])

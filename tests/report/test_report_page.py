@@ -102,19 +102,6 @@ def test_cards_describe_classes_as_predict_does(make_report, demo_rows):
     assert found and set(found) <= set(lines)
 
 
-def test_confusion_matrix_matches_sklearn(mixed, hostile_table):
-    from sklearn.metrics import confusion_matrix
-
-    test = hostile_table[hostile_table["split"] == "test"]
-    predicted = gs.load(mixed, "cpu").predict(test["smiles"], details=True).classes("several'")
-    classes = sorted(hostile_table["several'"].unique())
-    expected = confusion_matrix(test["several'"], predicted, labels=classes)
-    images = check_page(mixed / "report.html").images
-    (svg,) = (images[name] for name in images if name.startswith("Test: Confusion matrix"))
-    cells = re.findall(r">(\d+)</text>", svg)
-    assert [int(cell) for cell in cells] == expected.ravel().tolist()
-
-
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.slow
 def test_cross_validation_report_uses_out_of_fold_predictions(make_report, demo_rows):

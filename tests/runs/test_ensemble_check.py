@@ -70,11 +70,3 @@ def test_members_of_other_data_are_rejected(ensemble, tmp_path):
     shutil.copytree(write_ensemble(tmp_path / "other", "def") / "member-2", ensemble / "member-2")
     with pytest.raises(InputError, match=r"member-2 and .*member-1 were trained on other data"):
         read_checkpoints(ensemble)
-
-
-def test_folds_are_counted_with_their_repeats(tmp_path):
-    write_ensemble(tmp_path / "run", folds="2x2")
-    assert len(read_checkpoints(tmp_path / "run")) == 4
-    shutil.rmtree(tmp_path / "run" / "member-4")
-    with pytest.raises(InputError, match="of which 3 are there"):
-        read_checkpoints(tmp_path / "run")

@@ -65,14 +65,6 @@ def test_reports_are_scores_of_the_network_after_each_fifth(demo_csv, tiny_confi
     assert [number for value, number in reports if np.isfinite(value)] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_network_score_is_its_mean_absolute_error(demo_csv, tiny_config, predictor):
-    objective = prepare(tiny_config(demo_csv), (), QUIET).objective
-    rows, dataset = objective.folds[1], objective.data.dataset
-    predicted = predictor.predict([dataset.smiles[row] for row in rows.tolist()])
-    expected = np.abs(predicted - dataset.targets[rows]).mean()
-    assert objective.network_score(predictor, rows) == pytest.approx(expected, rel=1e-5)
-
-
 def test_metric_is_the_loss_where_a_fold_lacks_a_class(demo_rows, tiny_config, tmp_path, monkeypatch):
     rare = demo_rows.assign(y=[int(row in (3, 4)) for row in range(len(demo_rows))])[["smiles", "y"]]
     rare = rare.assign(split="train")

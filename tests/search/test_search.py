@@ -156,14 +156,6 @@ def test_failed_trials_have_a_reason_and_do_not_end_the_search(make_setup, tmp_p
     assert choose(trials, make_setup(fails), 2).trial.params == DEFAULTS
 
 
-def test_bug_is_raised(make_setup, tmp_path):
-    def broken(config, seed=0, report=None):
-        raise TypeError("a bug")
-
-    with pytest.raises(TypeError, match="a bug"):
-        run(make_setup(broken), tmp_path, limits(3))
-
-
 def test_interrupted_search_equals_an_uninterrupted_one(make_setup, tmp_path):
     """Beyond the first random trials; the interrupted trial has another number."""
     calls = []

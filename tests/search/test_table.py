@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from graphslice.evaluation.metrics import METRICS
-from graphslice.search.plan import parse_variants, plan_runs
-from graphslice.search.table import describe, differences, group_by_variant, read_run, table
+from graphslice.search.table import describe, differences, group_by_variant, table
 
 
 def runs(values, first=0):
@@ -135,21 +131,3 @@ def test_undefined_metrics_are_sorted_last(result):
     assert list(group_by_variant(result)) == ["b", "a", "e", "d"]
     lines = table(result).splitlines()
     assert lines[4].startswith("| `e` |  | 0.9000 |") and lines[5].startswith("| `d` |  | 0.1000 |")
-
-
-def test_curve_covers_all_resumptions(tiny_config, tmp_path):
-    """The log of a resumption continues the previous one; lines without a validation are ignored."""
-    (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
-    write_run(run.folder, [["3,1.25,0.5", "4,,"], *([f"7,{number}.0,0.{number}"] for number in range(1, 12))])
-    assert read_run(run, None)["curve"] == [[1.25, 4, 0.5], [11.0, 8, 0.11]]
-
-
-def write_run(folder: Path, logs: list[list[str]]) -> None:
-    """Write those files of a run directory that a comparison reads."""
-    folder.mkdir(parents=True)
-    (folder / "metrics.json").write_text(json.dumps({"metric": "mae", "valid": {"mae": 0.25}, "test": {"mae": 0.5}}))
-    (folder / "training.json").write_text(json.dumps({"steps": 8}))
-    for version, lines in enumerate(logs):
-        (folder / "logs" / f"version_{version}").mkdir(parents=True)
-        text = "\n".join(["step,seconds,val_mae", *lines])
-        (folder / "logs" / f"version_{version}" / "metrics.csv").write_text(text + "\n")

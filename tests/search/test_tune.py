@@ -3,7 +3,6 @@
 import csv
 import shutil
 import signal
-import sys
 
 import pytest
 from filelock import FileLock
@@ -172,12 +171,6 @@ def test_processes_share_the_trials(cli, demo_csv, tiny_flags, tmp_path):
     code, printed, err = cli("tune", "--dataset", demo_csv, *budget, "--out", out, *tiny_flags)
     assert code == 0 and f"configuration: {out / 'best.yaml'}" in printed, err
     assert [row["state"] for row in read_trials(out)] == ["complete"] * 2
-
-
-def test_missing_optuna_ends_with_one_sentence(cli, demo_csv, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    code, _, err = cli("tune", "--dataset", demo_csv, "--out", tmp_path / "t")
-    assert code == 2 and "pip install 'graphslice[tune]'" in err
 
 
 def test_a_run_that_no_search_wrote_is_kept(run_directory, demo_csv, tiny_config, tmp_path):

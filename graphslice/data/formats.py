@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import re
 import shutil
@@ -16,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, time
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TextIO, TypeAlias, cast
-from xml.etree.ElementTree import Element, iterparse
+from typing import Any, BinaryIO, TextIO, TypeAlias, cast
+from xml.etree.ElementTree import fromstring, iterparse
 
 from rdkit import Chem
 
@@ -218,22 +219,22 @@ def _cell_notes(file: Path, sheet: str) -> Iterator[str]:
     """Yield notes on formulas without a stored result, and on merged cells, of which openpyxl's fast reader says
     nothing."""
     with zipfile.ZipFile(file) as archive:
-        targets = {link.get("Id"): link.get("Target", "") for link in _elements(archive, _LINKS, "Relationship")}
-        (part,) = (
-            targets[next(value for name, value in element.items() if name.endswith("}id"))]
-            for element in _elements(archive, _BOOK, "sheet")
-            if element.get("name") == sheet
-        )
-        part = part[1:] if part.startswith("/") else f"xl/{part}"
-        with archive.open(part) as xml:
-            if not any(_CELLS_TO_NAME.search(line) for line in _blocks(xml)):
-                return
-        without = [
-            cell.get("r", "?")
-            for cell in _elements(archive, part, "c")
-            if cell.find("{*}f") is not None and not cell.findtext("{*}v") and cell.find("{*}is") is None
-        ]
-        merged = [element.get("ref", "?") for element in _elements(archive, part, "mergeCell")]
+        targets = {link.get("Id"): link.get("Target", "") for link in fromstring(archive.read(_LINKS))}
+        entry = next(e for e in fromstring(archive.read(_BOOK)).iterfind(".//{*}sheet") if e.get("name") == sheet)
+        part = targets[next(value for name, value in entry.items() if name.endswith("}id"))]
+        xml = archive.read(part[1:] if part.startswith("/") else f"xl/{part}")
+    if not _CELLS_TO_NAME.search(xml):
+        return
+    without, merged = [], []
+    for _, element in iterparse(io.BytesIO(xml)):
+        tag = element.tag.rpartition("}")[2]
+        if tag == "c" and element.find("{*}f") is not None:
+            if not element.findtext("{*}v") and element.find("{*}is") is None:
+                without.append(element.get("r", "?"))
+        elif tag == "mergeCell":
+            merged.append(element.get("ref", "?"))
+        elif tag == "row":
+            element.clear()
     if without:
         yield (
             f"{file}: {pluralize(len(without), 'cell')} with a formula but no stored result (the first: {without[0]}) "
@@ -244,24 +245,6 @@ def _cell_notes(file: Path, sheet: str) -> Iterator[str]:
             f"{file}: of the merged cells {quoted_list(merged, 3, str)} only the first has a value, and the others are "
             "read as empty: unmerge and fill them"
         )
-
-
-def _elements(archive: zipfile.ZipFile, part: str, tag: str) -> Iterator[Element]:
-    """Yield the elements of a tag of a part of a workbook, one at a time."""
-    with archive.open(part) as xml:
-        for _, element in iterparse(xml):
-            if element.tag.rpartition("}")[2] == tag:
-                yield element
-            if element.tag.rpartition("}")[2] in (tag, "row"):
-                element.clear()
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield overlapping blocks, so that a short text is whole in one of them."""
-    end = b""
-    while block := file.read(1 << 20):
-        yield end + block
-        end = block[-100:]
 
 
 def _without_last_blanks(rows: Iterable[list[str]]) -> Iterator[list[str]]:

@@ -65,7 +65,7 @@ def _load_training_data(
             f"the training data of {model or 'the model'} is not there: give labelled molecules with data.dataset"
         )
     targets = overrides.get("targets")
-    if _are_of_model(predictor, targets):  # all targets are read, since the fingerprint is that of all
+    if _targets_of_model(predictor, targets) is not None:  # all targets are read, since the fingerprint is that of all
         targets = trained.targets or join_names(predictor.targets)
     data = replace(trained, **{**overrides, "dataset": source, "targets": targets})
     dataset = load_dataset(data, _select_tasks(predictor, targets))
@@ -109,24 +109,23 @@ def _named_data(
     return DataConfig(**{**defaults, **{name: value for name, value in overrides.items() if value}})
 
 
-def _are_of_model(predictor: Predictor, targets: str | None) -> bool:
-    """True if ``data.targets`` names only targets of the model (or nothing), so that their order does not matter."""
-    return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
+def _targets_of_model(predictor: Predictor, targets: str | None) -> list[str] | None:
+    """Return the targets of the model that ``data.targets`` names, by default all; None if it names other columns."""
+    names = target_names(targets, predictor.targets) or predictor.targets
+    return names if {*names} <= {*predictor.targets} else None
 
 
 def _select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
     """Return the tasks of named targets: by name for targets of the model, in the order of the model otherwise."""
-    if not _are_of_model(predictor, targets):
-        return predictor.tasks
     tasks = dict(zip(predictor.targets, predictor.tasks, strict=True))
-    return [tasks[name] for name in target_names(targets, predictor.targets)] or predictor.tasks
+    return [tasks[name] for name in _targets_of_model(predictor, targets) or predictor.targets]
 
 
 def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str | None = None) -> LabelledDataset:
     """Give a dataset all targets of a model, which it has by name, or as many in the same order; those that it lacks,
     and those not in ``targets``, are unknown. Rows whose labels of atoms or bonds do not fit are rejected."""
-    evaluated = target_names(targets, predictor.targets) if _are_of_model(predictor, targets) else []
-    dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
+    evaluated = _targets_of_model(predictor, targets) or predictor.targets
+    dataset = _align_to_model(predictor, dataset, evaluated)
     if dataset.level == MOLECULE:
         return dataset
     with featurizer_pool(len(dataset)) as pool:

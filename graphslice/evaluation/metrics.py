@@ -195,18 +195,6 @@ def _score_target(name: str, task: Task, y_true: np.ndarray, predictions: np.nda
 # --- regression: labels float64 [R], predictions float64 [R] --------------------------------------
 
 
-def _mae(y: np.ndarray, y_pred: np.ndarray) -> float:
-    return np.abs(y_pred - y).mean()
-
-
-def _median_error(y: np.ndarray, y_pred: np.ndarray) -> float:
-    return float(np.median(np.abs(y_pred - y)))
-
-
-def _rmse(y: np.ndarray, y_pred: np.ndarray) -> float:
-    return np.sqrt(((y_pred - y) ** 2).mean())
-
-
 def _r2(y: np.ndarray, y_pred: np.ndarray) -> float:
     # Constant labels are detected by their range: rounding of the mean may leave a non-zero sum of squares.
     return 1 - ((y_pred - y) ** 2).sum() / ((y - y.mean()) ** 2).sum() if np.ptp(y) > 0 else np.nan
@@ -221,10 +209,6 @@ def _correlation(kind: str) -> Callable[[np.ndarray, np.ndarray], float]:
         return getattr(stats, f"{kind}r")(y, y_pred).statistic if np.ptp(y_pred) > 0 else 0.0
 
     return correlation
-
-
-def _standardised_mae(y: np.ndarray, y_pred: np.ndarray) -> float:
-    return _mae(y, y_pred) / _spread(y)
 
 
 def _spread(y: np.ndarray) -> float:
@@ -291,13 +275,13 @@ def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
 
 
 _REGRESSION_METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "mae": _mae,
-    "rmse": _rmse,
-    "median_error": _median_error,
+    "mae": lambda y, y_pred: np.abs(y_pred - y).mean(),
+    "rmse": lambda y, y_pred: np.sqrt(((y_pred - y) ** 2).mean()),
+    "median_error": lambda y, y_pred: np.median(np.abs(y_pred - y)),
     "r2": _r2,
     "spearman": _correlation("spearman"),
     "pearson": _correlation("pearson"),
-    "loss": _standardised_mae,
+    "loss": lambda y, y_pred: np.abs(y_pred - y).mean() / _spread(y),
 }
 _CLASSIFICATION_METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "auroc": _auroc,

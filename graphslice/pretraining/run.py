@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from graphslice.config import FROM_SCRATCH, RunConfig
+from graphslice.config import FROM_SCRATCH, RunConfig, join_names
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.pretraining.corpus import Corpus, build_corpus
@@ -40,7 +39,7 @@ def pretrain(
     holds the corpus; of the data settings, the SMILES column and the cache are used. ``labels``, with the same weight
     as all computed targets, and ``without`` are as of :func:`~graphslice.pretraining.corpus.build_corpus`."""
     console = console or Console(stderr=True, soft_wrap=True)
-    _check_config(config, labels)
+    _check_config(config)
     launched, machines = launched_processes()
     several = (launched or 1) * machines > 1
     if overwrite and several and (out / CORPUS).exists():  # other processes would use the old one
@@ -69,7 +68,7 @@ def pretrain(
         return train(_corpus_config(config, out, labels), out, overwrite=True, command=command, console=console)
 
 
-def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
+def _check_config(config: RunConfig) -> None:
     """Raise :class:`InputError` for invalid settings before the corpus is built."""
     check_options(config)
     choose_devices(config.trainer)
@@ -85,18 +84,13 @@ def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
             "pretraining reads molecules as they are written: leave out graph.standardize, and give it when you "
             "fine-tune the model"
         )
-    for label in labels:
-        if re.search(r"[,=\"]", label):
-            raise InputError(
-                f"the column {label!r} cannot be a target of pretrain: rename it to a name without comma, = or quotes"
-            )
 
 
 def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig:
     known = GraphStore.open(out / CORPUS).info.targets
     molecule_labels = [name for name in labels if name in known]  # the others are atom- or bond-level
     count = len(known) - len(molecule_labels)
-    weights = ",".join(f"{name}={max(1, count) / len(molecule_labels):g}" for name in molecule_labels)
+    weights = join_names([f"{name}={max(1, count) / len(molecule_labels):g}" for name in molecule_labels])
     metric = config.trainer.metric or "loss"  # defined for regression and binary targets together
     trainer = replace(config.trainer, baselines="off", target_weights=weights or None, metric=metric)
     data = replace(config.data, dataset=str(out / CORPUS), targets=None, smiles_column=None, transform="none")

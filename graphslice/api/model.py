@@ -169,7 +169,6 @@ class Model(Predictor):
         """
         from graphslice.explain.attribution import attribute, match_target, weight_warning
 
-        _check_smiles(smiles)
         if target is None and len(self.tasks) > 1:
             raise InputError(f"the model has several targets: choose one with target=, of {', '.join(self.targets)}")
         index = match_target(target, self.targets)
@@ -344,11 +343,6 @@ def _kind(task: Task) -> str:
     return task.kind + classes
 
 
-def _check_smiles(smiles: object) -> None:
-    if not isinstance(smiles, str):
-        raise InputError(f"contributions are those of one SMILES, not of a {type(smiles).__name__}")
-
-
 @dataclass(frozen=True)
 class Picture:
     """A picture as an SVG document and as the bytes of a PNG file, displayed by notebooks."""
@@ -377,7 +371,6 @@ def explain_molecule(
     from graphslice.explain.attribution import explain_targets, match_target
     from graphslice.explain.pictures import draw_atoms
 
-    _check_smiles(smiles)
     index = match_target(target, model.targets)
     explanation = explain_targets(model, smiles, orders=orders, columns=columns)[index]
     return explanation, Picture(*draw_atoms(smiles, explanation))

@@ -13,10 +13,10 @@ from graphslice.chem import paths
 from graphslice.chem.molecule import MolArrays, MolGraph
 from graphslice.chem.parse import MoleculeError
 from graphslice.chem.paths import bond_matrices
-from graphslice.config import ATOM, LEVELS, MOLECULE
+from graphslice.config import ATOM, MOLECULE
 from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
-from graphslice.errors import InputError, check_choice, check_number
+from graphslice.errors import InputError, check_number
 from graphslice.feature_dims import MAX_DISTANCE
 
 if TYPE_CHECKING:
@@ -121,9 +121,6 @@ def batch_arrays(
 ) -> dict[str, np.ndarray]:
     """Collate rows of a store into the arrays of a :class:`~graphslice.batch.GraphBatch` that are not None."""
     check_number("max_path", max_path, 1, MAX_DISTANCE)
-    check_choice("path_ties", path_ties, _TIE_RULES)
-    check_number("multiple", multiple, 1)
-    check_choice("level", level, LEVELS)
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     atom_ptr, bond_ptr, atoms, degrees, pairs, bond_type_ids = store.gather(rows)
     lengths = np.diff(atom_ptr)

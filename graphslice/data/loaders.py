@@ -77,9 +77,6 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
     """Combine a training table with separate tables of the validation set, the test set, or both."""
     files = {"valid": config.valid_file, "test": config.test_file}
     split_files = {split: file for split, file in files.items() if file}
-    for file in (config.dataset, *split_files.values()):
-        if is_dataset_name(file) or file.lower().endswith(STORE_SUFFIX):
-            raise InputError(f"{file} is not a table: data.valid_file and data.test_file need tables")
     train_config = replace(config, valid_file=None, test_file=None)
     parts = [dataset_from_table(dataset_path(config.dataset), train_config, tasks)]
     splits = [parts[0].split if parts[0].splits else np.zeros(len(parts[0]), np.int8)]

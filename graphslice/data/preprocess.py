@@ -27,7 +27,6 @@ from graphslice.data.labels import Labels
 from graphslice.data.loaders import dataset_path, load_dataset
 from graphslice.data.ogb import OGB_FOLDERS
 from graphslice.data.rows import labelled_rows, parse_chunk
-from graphslice.data.splits import SPLIT_METHODS
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, graph_settings, record_batch
 from graphslice.data.tables import Rows, open_table, read_chunks, table_files
 from graphslice.data.targets import infer_tasks
@@ -213,10 +212,6 @@ def featurize_dataset(
     out = Path(out)
     check_suffix(out, [STORE_SUFFIX])
     check_new(out, overwrite)
-    if data.split in SPLIT_METHODS:
-        raise InputError(
-            f"a preprocessed dataset keeps the split of a column: use data.split {data.split} when training"
-        )
     info = StoreInfo(data.dataset, descriptors=data.descriptors, **graph_settings(graph))
     if data.dataset in OGB_FOLDERS or data.dataset == "demo":
         dataset = load_dataset(data)

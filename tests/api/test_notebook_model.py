@@ -145,8 +145,6 @@ def test_drawing_is_saved_as_svg_and_png(model, tmp_path):
         assert (tmp_path / name).read_bytes().startswith(prefix)
     with pytest.raises(gs.InputError, match=r"must end in \.svg, \.png"):
         picture.save(tmp_path / "a.pdf")
-    with pytest.raises(gs.InputError, match="of one SMILES"):
-        model.draw(["CCO"])
 
 
 def test_repr_and_describe(model, ensemble, run_directory):

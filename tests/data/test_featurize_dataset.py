@@ -18,7 +18,7 @@ def test_output_without_the_extension_raises(tmp_path):
 
 
 def test_split_methods_and_existing_output_are_rejected(demo_csv, tmp_path):
-    with pytest.raises(InputError, match=r"keeps the split of a column: use data\.split random when training"):
+    with pytest.raises(InputError, match="no column 'random'"):
         featurize_dataset(DataConfig(str(demo_csv), split="random"), GraphConfig(), tmp_path / "s.arrow")
     (tmp_path / "s.arrow").write_text("mine")
     with pytest.raises(InputError, match=r"s\.arrow exists already: choose another name"):

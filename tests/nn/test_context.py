@@ -9,7 +9,6 @@ from graphslice.config import ModelConfig
 from graphslice.data.batches import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.context import AttentionContext
-from graphslice.nn.mixers import Mixer
 
 
 def test_columns_of_the_padding_are_masked():
@@ -31,13 +30,6 @@ def test_undeclared_tensor_cannot_be_read(name):
     assert getattr(context, other) is not None
     with pytest.raises(RuntimeError, match=f"reads {name} without declaring it: add '{name}' to `reads`"):
         getattr(context, name)
-
-
-def test_mixer_cannot_declare_an_unknown_tensor():
-    with pytest.raises(TypeError, match="`reads` of Wrong has 'map': choose from attn_weights, attn_bias"):
-
-        class Wrong(Mixer):
-            reads = ("map",)
 
 
 @pytest.mark.parametrize(("mixer", "expected"), [("softmax", "attn_bias"), ("slice-max", "attn_weights")])

@@ -86,14 +86,9 @@ def test_files_of_the_variable_are_imported(monkeypatch, tmp_path):
     assert MIXERS["running-max"](8, 2, gain=2.0).gain == 2.0
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [("nothing.py", "does not exist"), ("text.txt", "is not a Python file")],
-)
-def test_file_that_cannot_be_imported_is_named(name, problem, monkeypatch, tmp_path):
-    (tmp_path / "text.txt").write_text("")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / name))
-    with pytest.raises(InputError, match=rf"GRAPHSLICE_MIXERS names .*{name}, which {problem}"):
+def test_missing_file_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing.py"))
+    with pytest.raises(InputError, match=r"no file of GRAPHSLICE_MIXERS at .*nothing\.py"):
         import_user_mixers()
 
 

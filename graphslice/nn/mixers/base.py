@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest, shown
-from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
+from graphslice.nn.context import AttentionContext
 
 
 class Mixer(nn.Module):
@@ -27,19 +26,12 @@ class Mixer(nn.Module):
 
     Raises:
         InputError: if ``heads`` does not divide ``dim``.
-        TypeError: at the definition of a subclass whose ``reads`` holds an unknown name.
     """
 
     #: Graph tensors that it uses, of ``"attn_weights"`` (P) and ``"attn_bias"`` (S + E); only these are computed.
     reads: tuple[str, ...] = ()
     #: True if the mixer is permutation-equivariant: permuting the rows (except row 0) permutes the output alike.
     equivariant = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name in cls.reads:
-            if name not in GRAPH_TENSORS:
-                raise TypeError(f"`reads` of {cls.__name__} has {name!r}: choose from {', '.join(GRAPH_TENSORS)}")
 
     def __init__(self, dim: int, heads: int, *, layer: int = 1, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_file
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import build_mixer, is_packaged, mixer_class
 
@@ -22,13 +22,10 @@ _TOLERANCE = 1e-4
 
 def import_user_mixers() -> None:
     """Import the files that :data:`VARIABLE` names, which register their mixers; raises :class:`InputError` if one
-    does not exist, is not Python source, or fails."""
+    does not exist or fails."""
     for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
-        path = Path(text)
-        if not path.is_file() or path.suffix != ".py":
-            problem = "is not a Python file" if path.exists() else "does not exist"
-            raise InputError(f"{VARIABLE} names {text}, which {problem}")
-        spec = importlib.util.spec_from_file_location(f"graphslice_user_{path.stem}", path)
+        check_file(Path(text), f"file of {VARIABLE}")
+        spec = importlib.util.spec_from_file_location(f"graphslice_user_{Path(text).stem}", text)
         assert spec is not None and spec.loader is not None  # true of every file that ends in .py
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module

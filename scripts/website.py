@@ -99,7 +99,7 @@ def command_line() -> str:
     parts = []
     for name, description in COMMANDS.items():
         printed = io.StringIO()
-        with redirect_stdout(printed), suppress(SystemExit), mock.patch.dict(os.environ, COLUMNS="100"):
+        with redirect_stdout(printed), suppress(SystemExit), mock.patch.dict(os.environ, COLUMNS="90"):
             main([name, "--help"])
         parts.append(f"## graphslice {name}\n\n{description}\n\n```text\n{printed.getvalue().strip()}\n```\n")
     return "\n".join(parts)

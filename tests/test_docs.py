@@ -46,6 +46,13 @@ def test_links_point_to_existing_files(document):
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_lines_of_code_have_at_most_90_characters(document):
+    """The width of a page of the website; outputs (text) are shown as they are."""
+    blocks = [text for _, kind, text in _BLOCK.findall(document.read_text(encoding="utf-8")) if kind != "text"]
+    assert [line for text in blocks for line in text.splitlines() if len(line) > 90] == []
+
+
 def test_every_page_is_in_the_navigation():
     text = (ROOT / "mkdocs.yml").read_text()
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES}

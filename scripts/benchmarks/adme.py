@@ -105,8 +105,8 @@ def adme_tables(lines: list[dict]) -> dict[str, str]:
         "adme-meanings": meaning_table(endpoints),
         "adme": score_table(lines, endpoints),
         "adme-rate": (
-            f"One thread of {rate['machine']}, from SMILES, all endpoints, in processor time without the start: "
-            f"{rate['rate']['predictions']:,} molecules a second, {rate['rate']['intervals']:,} with intervals and "
+            f"One thread of {rate['machine']}, from SMILES, all endpoints, processor time without the start: "
+            f"{rate['rate']['predictions']:,} molecules per second, {rate['rate']['intervals']:,} with intervals and "
             "`in_domain`.\n"
         ),
     }
@@ -126,30 +126,32 @@ def meaning_table(endpoints: pd.DataFrame) -> str:
     return markdown([["group", "endpoint", "meaning", "unit", "direction", "table", "licence"], *rows])
 
 
-def score_table(lines: list[dict], endpoints: pd.DataFrame) -> str:
-    """Return the table of scores, and sentences that summarize it."""
-    folds, separate = defaultdict(list), {}
+def fold_lines(lines: list[dict]) -> dict[str, list[dict]]:
+    """The lines of the cross-validation, by endpoint."""
+    folds = defaultdict(list)
     for line in lines:
         if "stack" in line:
             folds[line["endpoint"]].append(line)
-        elif "separate" in line:
-            separate[line["endpoint"]] = line["separate"]
-    heads = ["endpoint", "unit", "molecules", "adme", "network", "MAE"]
-    rows = [[*heads, "separate, fold 1", "adme, fold 1", "90% coverage"]]
+    return folds
+
+
+def score_table(lines: list[dict], endpoints: pd.DataFrame) -> str:
+    """Return the table of scores, and sentences that summarize it."""
+    folds = fold_lines(lines)
+    separate = {line["endpoint"]: line["separate"] for line in lines if "separate" in line}
+    rows = [["endpoint", "molecules", "score", "MAE", "`adme`, fold 1", "separate, fold 1"]]
     wins, coverages = [], []
     for name, unit, kind in zip(endpoints["name"], endpoints["unit"], endpoints["kind"], strict=True):
         own, metric = folds[name], "auroc" if kind == "binary" else "spearman"
-        error = "" if kind == "binary" else mean_and_std([each["stack"]["mae"] for each in own], 3)
+        error = "" if kind == "binary" else f"{mean_and_std([each['stack']['mae'] for each in own], 3)} {unit}".strip()
         alone = separate.get(name, {}).get(metric)
         first = next(each["stack"][metric] for each in own if each["fold"] == 0)
         if alone is not None:
             wins.append(first >= alone)
         counts = np.array([each["molecules"] for each in own])
-        coverage = float(np.average([each["coverage_90"] for each in own], weights=counts))
-        coverages.append(coverage)
-        cells = [name, "" if kind == "binary" else unit, f"{counts.sum():,}"]
-        cells += [mean_and_std([each[part][metric] for each in own], 3) for part in ("stack", "network")]
-        rows.append([*cells, error, "" if alone is None else f"{alone:.3f}", f"{first:.3f}", f"{100 * coverage:.0f}%"])
+        coverages.append(float(np.average([each["coverage_90"] for each in own], weights=counts)))
+        cells = [name, f"{counts.sum():,}", mean_and_std([each["stack"][metric] for each in own], 3), error]
+        rows.append([*cells, f"{first:.3f}", "" if alone is None else f"{alone:.3f}"])
     summary = f"90% intervals and sets cover {100 * min(coverages):.0f} to {100 * max(coverages):.0f}% of the labels."
     if wins:
         summary += f" On the first fold `adme` is at least as good as the separate model on {sum(wins)} of {len(wins)}."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks import rate
+from benchmarks import adme, rate
 from benchmarks.results import RESULTS, read_results
 from benchmarks.table_tasks import METRICS, TDC, Task
 from benchmarks.tables import BOARDS, comparable, grouped, mean, places, recorded
@@ -22,6 +24,16 @@ OURS = {
 }
 # Colour and label of each split.
 _SPLITS = {"random": ("c1", "random split"), "scaffold": ("c2", "scaffold split")}
+# Comparisons of mixers, their titles and colours.
+_COMPARISONS = (("demo", "demo set, gap", "c1"), ("qm9", "QM9, gap by B3LYP", "c2"))
+# Models of the demo set, and their names in the picture.
+_DEMO_MODELS = {
+    "`graphslice train`, which starts from `small`": "GraphSlice, fine-tuned",
+    "`graphslice train --init-from none`": "GraphSlice, from scratch",
+    "chemprop 2.3.1, absolute error": "chemprop, absolute error",
+    "chemprop 2.3.1, squared error (its default)": "chemprop, squared error",
+    "random forest on Morgan fingerprints": "random forest, Morgan",
+}
 # Published methods with which the default is compared task by task, and their colours.
 _RIVALS = {"maplight_gnn": "c2", "chemprop_rdkit": "c3"}
 
@@ -136,6 +148,59 @@ def draw_rates(axes: Axes) -> None:
     axes.grid(axis="y", visible=False)
 
 
+def draw_adme(axes: Axes) -> None:
+    """Draw the cross-validated scores of the endpoints of ``adme``: each fold, and their mean."""
+    endpoints = pd.read_csv(adme.ENDPOINTS, keep_default_na=False)
+    folds = adme.fold_lines(read_results(RESULTS / "adme.jsonl"))
+    for place, (name, kind) in enumerate(zip(endpoints["name"][::-1], endpoints["kind"][::-1], strict=True)):
+        metric, colour = ("auroc", COLOURS["c1"]) if kind == "binary" else ("spearman", COLOURS["c2"])
+        scores = [line["stack"][metric] for line in folds[name]]
+        axes.plot(scores, [place] * len(scores), "o", color=colour, markersize=3, alpha=0.35)
+        axes.plot(np.mean(scores), place, "|", color=colour, markersize=9, markeredgewidth=2.5)
+    for label, colour in (("AUROC", "c1"), ("Spearman", "c2")):
+        axes.plot([], [], "|", color=COLOURS[colour], markersize=9, markeredgewidth=2.5, label=label)
+    axes.set_yticks(range(len(endpoints)), endpoints["name"][::-1], color=COLOURS["ink"])
+    axes.set(xlabel="score on held-out folds: each fold, and their mean", ylim=(-0.8, len(endpoints) - 0.2))
+    axes.figure.legend(loc="outside upper center", ncols=2)
+
+
+def draw_mixers(axes: Axes) -> None:
+    """Draw the test errors of the mixers after six epochs, relative to that of ``slice-quantile``."""
+    for shift, (name, title, colour) in zip((0.14, -0.14), _COMPARISONS, strict=True):
+        runs = json.loads((RESULTS.parent / "comparisons" / f"{name}.json").read_text(encoding="utf-8"))["runs"]
+        errors: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for run in runs:
+            if "bond_messages" not in run["variant"]:
+                errors[run["variant"].split()[0].split(":")[0]][run["variant"]].append(run["test"])
+        best = {mixer: min(map(np.mean, variants.values())) for mixer, variants in errors.items()}
+        if shift > 0:
+            order = sorted(best, key=best.__getitem__, reverse=True)
+        places = [order.index(mixer) + shift for mixer in best]
+        relative = [100 * error / best["slice-quantile"] for error in best.values()]
+        axes.plot(relative, places, "o", color=COLOURS[colour], label=title)
+    axes.axvline(100, color=COLOURS["soft"], linewidth=1)
+    axes.set_yticks(range(len(order)), order, color=COLOURS["ink"])
+    axes.set(xlabel="test error, % of that of slice-quantile")
+    axes.legend(loc="upper right")
+
+
+def draw_demo(axes: Axes) -> None:
+    """Draw the test errors on the demo set, the smallest on top."""
+    errors = defaultdict(list)
+    for line in read_results(RESULTS.parent / "results" / "demo.jsonl"):
+        errors[_DEMO_MODELS[line["model"]]].append(line["test"]["mae"])
+    means = dict(sorted(((name, np.mean(values)) for name, values in errors.items()), key=lambda item: -item[1]))
+    for place, (name, error) in enumerate(means.items()):
+        colour = COLOURS["c1" if name.startswith("GraphSlice") else "soft"]
+        axes.barh(place, error, 0.62, color=colour)
+        axes.annotate(
+            f"{error:.3f}", (error, place), (6, 0), textcoords="offset points", va="center", color=COLOURS["ink"]
+        )
+    axes.set_yticks(range(len(means)), means, color=COLOURS["ink"])
+    axes.set(xlabel="test MAE of the HOMO-LUMO gap, eV", xlim=(0, 1.12 * max(means.values())))
+    axes.grid(axis="y", visible=False)
+
+
 #: Size in inches and function of each picture.
 PICTURES = {
     "ranks": ((7, 3.6), draw_ranks),
@@ -143,6 +208,9 @@ PICTURES = {
     "differences": ((7, 6.2), draw_differences),
     "pretraining": ((7, 5.4), draw_gains),
     "speed": ((7, 2.4), draw_rates),
+    "adme": ((7, 8), draw_adme),
+    "mixers": ((7, 3.6), draw_mixers),
+    "demo": ((7, 2.4), draw_demo),
 }
 
 

@@ -337,8 +337,8 @@ def _standard_input() -> str:
     return file.name
 
 
-def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager[Callable[[int], None]]:
-    """Return the progress of a command that reads a table, whose rows are counted for it."""
+def file_progress(what: str, source: Path | list[str], parts: int = 1) -> AbstractContextManager[Callable[[int], None]]:
+    """Return the progress of a command that reads one of some parts of a table, whose rows are counted for it."""
     if not isinstance(source, Path):
         return nullcontext(lambda molecules: None)
     from rich.console import Console
@@ -346,7 +346,7 @@ def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager
     from graphslice.data.tables import count_rows
     from graphslice.system.console import molecule_progress
 
-    return molecule_progress(what, count_rows(source), Console(stderr=True))
+    return molecule_progress(what, (count_rows(source) or 0) // parts, Console(stderr=True))
 
 
 def add_output_file(parser: ArgumentParser, text: str, required: bool = False) -> None:
@@ -365,7 +365,7 @@ def report_rows(options: Namespace, report: FileReport, failed: str, **more: Any
     sys.stdout.flush()
     for note in report.notes:
         remark(note)
-    if report.failed == report.rows:
+    if 0 < report.failed == report.rows:
         raise InputError(f"no row can be used; the first: {report.first_error}")
     if report.failed:
         remark(f"{report.failed:,} of {report.rows:,} rows {failed}", kind="warning")

@@ -24,7 +24,7 @@ from graphslice.cli.options import (
     reject_pretrained,
     report_rows,
 )
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 
 if TYPE_CHECKING:
     from graphslice.data.tables import TableSink
@@ -36,7 +36,7 @@ EXAMPLES = "runs/my molecules.csv -o predictions.csv --interval 90", "gap CCO c1
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser)
     add_molecules(parser, f"{MOLECULE_FILES}, folder of these, preprocessed dataset, or SMILES")
-    add_output_file(parser, f"{TABLE_FILES} (default: standard output)")
+    add_output_file(parser, f"{TABLE_FILES}, or a folder of Parquet files (default: standard output)")
     parser.add_argument(
         "--interval",
         type=float,
@@ -54,6 +54,11 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_device(parser)
     add_workers(parser)
     add_engine(parser)
+    parser.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="predict one of N parts of a folder, as a job of an array: 7/100 is the seventh of a hundred",
+    )
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
@@ -61,6 +66,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.config import MOLECULE
     from graphslice.inference.files import interval_notes, predict_file
     from graphslice.inference.predictions import SummaryTables, output_columns
+    from graphslice.inference.shards import predict_shards
 
     reject_pretrained(options.model)
     predictor = load_model(options)
@@ -73,18 +79,27 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     columns = output_columns(predictor.tasks, predictor.num_models > 1, interval, options.nearest)
     if options.summary and out is None:
         out = SummaryTables(predictor.tasks, columns, sys.stdout)
-    with file_progress("predicting", source) as advance:
-        report = predict_file(
-            predictor,
-            source,
-            out,
-            smiles_column=options.smiles_column,
-            engine=options.engine,
-            workers=options.workers,
-            interval=interval,
-            nearest=options.nearest,
-            overwrite=options.overwrite,
-            progress=advance,
-        )
+    settings: dict[str, Any] = {"smiles_column": options.smiles_column, "interval": interval}
+    settings |= {"nearest": options.nearest, "workers": options.workers}
+    part = _part(options.shard)
+    to_folder = isinstance(source, Path) and isinstance(out, Path) and (out.is_dir() or not out.suffix)
+    if not to_folder and (options.shard or options.engine != "local"):
+        raise InputError("engine ray and shard write a folder of Parquet files: give a table, and a folder as out")
+    if to_folder and options.overwrite:
+        raise InputError(f"overwrite replaces a file, not a folder: remove {out}, or choose another one")
+    with file_progress("predicting", source, part[1]) as advance:
+        if to_folder:
+            settings |= {"engine": options.engine, "part": part}
+            report = predict_shards(predictor, source, out, progress=advance, **settings)
+        else:
+            report = predict_file(predictor, source, out, overwrite=options.overwrite, progress=advance, **settings)
     report.notes += interval_notes(predictor, interval)
     return report_rows(options, report, "have no prediction: see the reasons in column 'error'", columns=columns)
+
+
+def _part(text: str | None) -> tuple[int, int]:
+    """Parse the option --shard."""
+    number, _, parts = (text or "1/1").partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise InputError(f"shard must be I/N with I from 1 to N, such as 7/100, not {shown(text)}")
+    return int(number), int(parts)

@@ -28,7 +28,7 @@ from graphslice.data.loaders import dataset_path, load_dataset
 from graphslice.data.ogb import OGB_FOLDERS
 from graphslice.data.rows import labelled_rows, parse_chunk
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, graph_settings, record_batch
-from graphslice.data.tables import Rows, open_table, read_chunks, table_files
+from graphslice.data.tables import Shard, list_shards, open_shard, open_table
 from graphslice.data.targets import infer_tasks
 from graphslice.errors import InputError, check_new, check_suffix, file_errors
 from graphslice.system.files import atomic_write
@@ -225,18 +225,21 @@ def featurize_dataset(
     columns = replace(columns, tasks=tuple(tasks))
     info = replace(info, targets=tuple(columns.targets), tasks=tuple(task for task in tasks if task.classes))
     if engine == "ray":
-        from graphslice.system.ray import map_table
+        from graphslice.system.ray import map_on_cluster
 
-        tables = map_table(table_files(path), read_chunks, _table_featurizer, (columns, info), workers=workers)
+        shards = list_shards(path, BATCH_ROWS)
+        tables = map_on_cluster(shards, _shard_featurizer, (columns, info), workers=workers)
         return build_store_from_tables(out, tables, info, progress)
     return build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
 
 
-def _table_featurizer(shared: tuple[TableColumns, StoreInfo], gpu: bool) -> Callable[[Rows], pa.Table]:
+def _shard_featurizer(shared: tuple[TableColumns, StoreInfo]) -> Callable[[Shard], pa.Table]:
     columns, info = shared
 
-    def featurize_chunk(rows: Rows) -> pa.Table:
-        labelled = parse_chunk(plain_numbers(rows, columns.decimal), columns)
-        return pa.Table.from_batches([to_record_batch(labelled, info)]).replace_schema_metadata(None)
+    def featurize_shard(shard: Shard) -> pa.Table:
+        with open_shard(shard) as table:
+            chunks = (parse_chunk(plain_numbers(rows, columns.decimal), columns) for rows in table.chunks)
+            batches = [to_record_batch(labelled, info) for labelled in chunks]
+        return pa.Table.from_batches(batches).replace_schema_metadata(None)
 
-    return featurize_chunk
+    return featurize_shard

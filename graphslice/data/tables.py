@@ -14,7 +14,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -84,6 +84,15 @@ class Rows:
         return found
 
 
+@dataclass(frozen=True)
+class Shard:
+    """Rows of a file that are processed at once, by any process: a part of a Parquet file, or another file as it is."""
+
+    file: Path
+    begin: int = 0
+    end: int | None = None  # the last row and one, None for all that follow
+
+
 @dataclass
 class TableStream:
     """A table that is read chunk by chunk."""
@@ -130,10 +139,25 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
         yield TableStream(first.columns, chunks(), estimated_rows, first.named, notes)
 
 
-def read_chunks(path: Path, rows: int) -> Iterator[Rows]:
-    """Yield the chunks of :func:`open_table` and close the file after the last one."""
-    with open_table(path, rows) as table:
-        yield from table.chunks
+def open_shard(shard: Shard, rows: int = 8192) -> AbstractContextManager[TableStream]:
+    """Open a shard as :func:`open_table` does a file."""
+    return _open_file(shard.file, rows, shard.begin, shard.end)
+
+
+def list_shards(path: Path, rows: int) -> list[Shard]:
+    """Divide a file or the files of a folder into shards: Parquet files into parts of at most so many rows."""
+    shards = []
+    for file in table_files(path):
+        file = file.resolve()  # for processes with another working directory
+        if not _has_suffix(file, PARQUET_SUFFIXES):
+            shards.append(Shard(file))
+            continue
+        from pyarrow.parquet import read_metadata
+
+        with file_errors("read", file, *_DAMAGED):
+            total = max(1, read_metadata(file).num_rows)
+        shards += [Shard(file, begin, min(total, begin + rows)) for begin in range(0, total, rows)]
+    return shards
 
 
 def reject_other_atom_order(path: Path) -> None:
@@ -189,10 +213,14 @@ def count_rows(path: Path) -> int | None:
 
 
 @contextmanager
-def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
+def _open_file(path: Path, rows: int, begin: int = 0, end: int | None = None) -> Iterator[TableStream]:
+    """Open a file, of Parquet the rows from ``begin`` to ``end``."""
     with ExitStack() as stack:
         with file_errors("read", path, *_DAMAGED):
-            table = (_open_parquet if _has_suffix(path, PARQUET_SUFFIXES) else _open_text)(path, rows, stack)
+            if _has_suffix(path, PARQUET_SUFFIXES):
+                table = _open_parquet(path, rows, begin, end, stack)
+            else:
+                table = _open_text(path, rows, stack)
         try:
             yield table
         except NoSmilesColumnError as error:
@@ -203,19 +231,29 @@ def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
     return split_sheet(path)[0].name.lower().endswith(suffixes)
 
 
-def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
+def _open_parquet(path: Path, rows: int, begin: int, end: int | None, stack: ExitStack) -> TableStream:
     from pyarrow.parquet import ParquetFile  # takes a while to import
 
     file = stack.enter_context(ParquetFile(path))
     if file.metadata.num_rows == 0:
         raise EmptyTableError(f"{path} has no rows")
+    end = file.metadata.num_rows if end is None else end
+    groups = range(file.num_row_groups)
+    ptr = list(itertools.accumulate((file.metadata.row_group(group).num_rows for group in groups), initial=0))
 
     def chunks() -> Iterator[Rows]:
+        read = [group for group in groups if ptr[group] < end and ptr[group + 1] > begin]
+        first = ptr[read[0]]
         with file_errors("read", path, *_DAMAGED):
-            for batch in file.iter_batches(rows):
-                yield Rows(pa.Table.from_batches([batch]))
+            for batch in file.iter_batches(rows, row_groups=read):
+                low, high = max(begin - first, 0), min(end - first, len(batch))
+                if low < high:
+                    yield Rows(pa.Table.from_batches([batch.slice(low, high - low)]))
+                first += len(batch)
+                if first >= end:
+                    return
 
-    return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
+    return TableStream(list(file.schema_arrow.names), chunks(), end - begin)
 
 
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:

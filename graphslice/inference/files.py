@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib.format import write_array_header_1_0
 
-from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
+from graphslice.calibration import coverage_of_level, min_calibration_molecules
 from graphslice.config import MOLECULE
 from graphslice.data.batches import Progress, no_progress
 from graphslice.data.columns import TableColumns, check_unique, find_smiles_column, require_column
@@ -21,11 +21,12 @@ from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
     WRITABLE,
     Rows,
+    Shard,
     TableSink,
     TableStream,
     number_array,
+    open_shard,
     open_table,
-    read_chunks,
     reject_other_atom_order,
     table_files,
     text_array,
@@ -35,8 +36,7 @@ from graphslice.errors import InputError, check_new, check_suffix, quoted_list
 from graphslice.inference.inputs import smiles_rows
 from graphslice.inference.predictions import output_arrays, output_columns
 from graphslice.inference.predictor import Predictor
-from graphslice.runs.checkpoint import Checkpoint
-from graphslice.system.files import atomic_write
+from graphslice.system.files import atomic_write, remove_rests
 
 # Rows of a store that are predicted at a time.
 _CHUNK_ROWS = 8192
@@ -57,15 +57,21 @@ class FileReport:
         self.failed += len(failed)
         self.first_error = self.first_error or (failed[0] if failed else None)
 
+    def extend(self, other: FileReport) -> None:
+        """Add the rows and the new notes of another file."""
+        self.rows += other.rows
+        self.failed += other.failed
+        self.first_error = self.first_error or other.first_error
+        self.notes += [note for note in other.notes if note not in self.notes]
+
 
 def predict_file(
     predictor: Predictor,
-    source: str | Path | Sequence[str],  # a file, a folder or a list of SMILES
+    source: str | Path | Shard | Sequence[str],  # a file, a folder or a list of SMILES
     out: str | Path | TableSink | None,  # written atomically; None: CSV on stdout
     *,
     smiles_column: str | None = None,  # default: that of the training data, else detected
-    engine: str = "local",  # or "ray", for a cluster whose machines can all read the file
-    workers: int | None = None,  # of featurization, with Ray of prediction; default: one per core
+    workers: int | None = None,  # of featurization; default: one per core
     interval: float | None = None,  # and nearest as in Predictor.predict
     nearest: bool = False,
     overwrite: bool = False,  # an existing file
@@ -85,9 +91,6 @@ def predict_file(
     predictor.check_calibrated(**options)
     check_output(source, out, overwrite)
     new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
-    if isinstance(source, Path) and engine == "ray" and not _is_store(source):
-        with open_molecules(predictor, source, smiles_column, new_columns) as (_, columns):
-            return write_rows(_predict_on_ray(predictor, source, columns, workers, options), out, progress)
     with open_featurized(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
         report = write_rows(predict_chunks(predictor, chunks, **options), out, progress)
         return replace(report, notes=notes())
@@ -96,7 +99,7 @@ def predict_file(
 @contextmanager
 def open_featurized(
     predictor: Predictor,
-    source: Path | Sequence[str],
+    source: Path | Shard | Sequence[str],
     smiles_column: str | None = None,
     new_columns: Iterable[str] = (),
     workers: int | None = None,
@@ -116,13 +119,13 @@ def open_featurized(
 @contextmanager
 def open_molecules(
     predictor: Predictor,
-    source: Path | Sequence[str],
+    source: Path | Shard | Sequence[str],
     smiles_column: str | None = None,
     new_columns: Iterable[str] = (),
 ) -> Iterator[tuple[TableStream, TableColumns]]:
-    """Open a file, a folder or a list of SMILES, and find the columns that a model reads. InputError: one is missing or
-    occurs twice, or one of ``new_columns`` exists."""
-    if not isinstance(source, Path):
+    """Open a file, a folder, a shard or a list of SMILES, and find the columns that a model reads. InputError: one is
+    missing or occurs twice, or one of ``new_columns`` exists."""
+    if not isinstance(source, Path | Shard):
         table = TableStream(["smiles"], iter([smiles_rows(source)]), len(source))
         yield table, _model_columns(predictor, table, "the list of SMILES", smiles_column, new_columns)
     elif _is_store(source):
@@ -133,13 +136,14 @@ def open_molecules(
         table = TableStream(["smiles", *predictor.feature_columns], chunks, len(store))
         yield table, _model_columns(predictor, table, str(source), smiles_column or "smiles", new_columns)
     else:
+        path = source.file if isinstance(source, Shard) else source
         if predictor.level != MOLECULE:
-            reject_other_atom_order(source)
-        with open_table(source) as table:
-            yield table, _model_columns(predictor, table, str(source), smiles_column, new_columns)
+            reject_other_atom_order(path)
+        with open_shard(source) if isinstance(source, Shard) else open_table(source) as table:
+            yield table, _model_columns(predictor, table, str(path), smiles_column, new_columns)
 
 
-def _is_store(source: Path | Sequence[str]) -> TypeGuard[Path]:
+def _is_store(source: Path | Shard | Sequence[str]) -> TypeGuard[Path]:
     return isinstance(source, Path) and source.name.endswith(STORE_SUFFIX)
 
 
@@ -154,9 +158,13 @@ def predict_chunks(
         yield table
 
 
-def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | None, overwrite: bool) -> None:
-    """Raise :class:`InputError` if a file ``out`` is an input file, or exists and may not be replaced."""
-    if not isinstance(out, Path) or not out.exists():
+def check_output(source: Path | Shard | Sequence[str] | None, out: Path | TableSink | None, overwrite: bool) -> None:
+    """Raise :class:`InputError` if a file ``out`` is an input file, or exists and may not be replaced. What a killed
+    process left of it is removed."""
+    if not isinstance(out, Path):
+        return
+    remove_rests(out)
+    if not out.exists():
         return
     if isinstance(source, Path) and source.exists() and any(map(out.samefile, table_files(source))):
         raise InputError(f"{out} is an input file: choose another output")
@@ -218,26 +226,6 @@ def _stored_chunks(store: GraphStore, features: Sequence[str]) -> Iterator[tuple
 def _parsed_again(rows: Rows, part: GraphStore) -> Rows:
     """Leave only the faults of rows without a SMILES: a model may read larger molecules than a store."""
     return replace(rows, faults={row: reason for row, reason in rows.faults.items() if not part.smiles[row]})
-
-
-def _predict_on_ray(
-    predictor: Predictor, source: Path, columns: TableColumns, workers: int | None, options: dict[str, Any]
-) -> Iterator[pa.Table]:
-    from graphslice.system.ray import map_table
-
-    shared = predictor.checkpoints, predictor.calibration, predictor.folder, columns, options
-    return map_table(table_files(source), read_chunks, _make_chunk_predictor, shared, workers=workers, on_gpu=True)
-
-
-def _make_chunk_predictor(
-    shared: tuple[list[Checkpoint], Calibration | None, Path | None, TableColumns, dict[str, Any]], gpu: bool
-) -> Callable[[Rows], pa.Table]:
-    import torch
-
-    checkpoints, calibration, folder, columns, options = shared
-    torch.set_num_threads(2 if gpu else 1)
-    predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
-    return lambda rows: next(predict_chunks(predictor, predictor.featurize_rows([rows], columns), **options))
 
 
 #: Suffix of an output file that holds only the embedding matrix.

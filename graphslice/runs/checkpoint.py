@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from graphslice.calibration import Calibration
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import RunConfig
 from graphslice.errors import InputError, shown
-from graphslice.runs.checkpoint_file import read_values, write_values
+from graphslice.runs.checkpoint_file import read_values, to_bytes, write_values
 from graphslice.runs.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, check_folder, find_checkpoint, write_start
 from graphslice.stacking import Stacking
 from graphslice.system.files import atomic_write
@@ -79,6 +80,18 @@ class Checkpoint:
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     """Write a model to a file."""
+    write_values(path, _values(checkpoint))
+
+
+def fingerprint(checkpoints: Sequence[Checkpoint], calibration: Calibration | None) -> str:
+    """Return a hash of a model, or of an ensemble and its calibration: of equal models of this version it is equal."""
+    digest = hashlib.sha256(to_bytes(_parts(calibration)))
+    for checkpoint in checkpoints:
+        digest.update(to_bytes(_values(replace(checkpoint, extra={}))))
+    return digest.hexdigest()[:16]
+
+
+def _values(checkpoint: Checkpoint) -> dict[str, Any]:
     values = {
         "version": __version__,
         "config": checkpoint.config.to_dict(),
@@ -86,7 +99,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         **checkpoint.extra,
         "network": checkpoint.weights,
     }
-    write_values(path, values | _parts(checkpoint.stacking, checkpoint.calibration))
+    return values | _parts(checkpoint.stacking, checkpoint.calibration)
 
 
 def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:

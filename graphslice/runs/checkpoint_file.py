@@ -28,12 +28,17 @@ Parsed = TypeVar("Parsed")
 def write_values(path: Path, values: dict[str, Any]) -> None:
     """Write nested dictionaries and lists of arrays and plain values; the name of an array is the keys and indices that
     lead to it, such as ``stacking.forest.0.feature``."""
+    content = to_bytes(values)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def to_bytes(values: dict[str, Any]) -> bytes:
+    """Return the contents of the file of :func:`write_values`."""
     arrays: dict[str, np.ndarray] = {}
     plain = _without_arrays(values, "", arrays)
     # One key of the header only: the order of several is random.
-    content = save(arrays, {KEY: json.dumps(plain, allow_nan=False)})
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+    return save(arrays, {KEY: json.dumps(plain, allow_nan=False)})
 
 
 def _without_arrays(values: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -7,6 +7,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -42,6 +43,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 temporary.unlink()
+
+
+def remove_rests(path: Path) -> None:
+    """Remove what killed processes left of an :func:`atomic_write` of ``path``, which no process may be writing now."""
+    for rest in path.parent.glob(f".{escape(path.name)}.*.writing"):
+        rest.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -76,3 +76,9 @@ def test_sigterm_leaves_no_temporary_file(start, run_directory, tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_next_call_removes_the_rest_of_a_killed_one(run_directory, cli, tmp_path):
+    (tmp_path / ".out.csv.0123abcd.writing").write_text("half")
+    assert cli("predict", run_directory, "CCO", "-o", tmp_path / "out.csv")[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]

@@ -7,14 +7,14 @@ import { Table } from "/table.js";
 
 const BATCH = 250, FILE_BYTES = 2e7, RETRY = 2000;
 const EXAMPLE = `CC(=O)Oc1ccccc1C(=O)O aspirin
-CC(=O)Nc1ccc(O)cc1 paracetamol
-CN1C=NC2=C1C(=O)N(C)C(=O)N2C caffeine
-CC(C)NCC(O)COc1cccc2ccccc12 propranolol
 CC(=O)CC(c1ccccc1)C1=C(O)c2ccccc2OC1=O warfarin
-CN(C)C(=N)NC(=N)N metformin
-Cc1ccc(cc1)-c1cc(nn1-c1ccc(cc1)S(N)(=O)=O)C(F)(F)F celecoxib
 CC(C)c1c(C(=O)Nc2ccccc2)c(-c2ccccc2)c(-c2ccc(F)cc2)n1CCC(O)CC(O)CC(=O)O atorvastatin
+CN(C)C(=N)NC(=N)N metformin
 COc1ccc(CCN2CCC(CC2)Nc2nc3ccccc3n2Cc2ccc(F)cc2)cc1 astemizole
+CC(C)NCC(O)COc1cccc2ccccc12 propranolol
+CN1C=NC2=C1C(=O)N(C)C(=O)N2C caffeine
+CC(=O)Nc1ccc(O)cc1 paracetamol
+Cc1ccc(cc1)-c1cc(nn1-c1ccc(cc1)S(N)(=O)=O)C(F)(F)F celecoxib
 `;
 let models = [], maxMolecules = BATCH, running = null, editor = null, level = null, unread = 0;
 const table = new Table($("scroller"), $("table"), { changed, open: (indices) => compare($("dialog"), table, indices, level) });
@@ -143,7 +143,7 @@ function changed() {
   const { view, rows, chosen } = table;
   $("count").textContent = view.length === rows.length ? "" : `${view.length.toLocaleString()} of ${rows.length.toLocaleString()} molecules`;
   $("compare").disabled = chosen.size < 2;
-  $("compare").textContent = chosen.size ? `Compare ${chosen.size} of 3` : "Compare";
+  $("compare").textContent = chosen.size < 2 ? "Compare: choose 2 or 3" : `Compare ${chosen.size}`;
   $("card").hidden = true;
 }
 

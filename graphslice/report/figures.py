@@ -7,33 +7,27 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from sklearn import metrics
 
 from graphslice.data.splits import random_subset
-from graphslice.evaluation.format_scores import number
-from graphslice.evaluation.metrics import CALIBRATION_BINS, calibration_bins, scores
-from graphslice.evaluation.plots import (
-    COLOURS,
-    PANEL,
-    SQUARE,
-    draw_diagonal,
-    draw_dots,
-    draw_predictions,
-    new_figure,
-    report_style,
-    score_caption,
-    shortened,
-)
+from graphslice.evaluation.format_scores import number, plain
+from graphslice.evaluation.metrics import CALIBRATION_BINS, METRICS, calibration_bins, scores
+from graphslice.evaluation.plots import COLOURS, PANEL, SQUARE, new_figure, report_style, shortened
 from graphslice.tasks import BINARY, REGRESSION, Task
 
 # Maximum number of dots of a plot; of more molecules, a random sample is drawn, which looks the same.
 _MAX_DOTS = 2_000
+# More dots are drawn as an image, also in an SVG.
+_MAX_VECTORS = 300
+# Maximum number of rows and columns of a confusion matrix, and of points of a curve.
+_MAX_CLASSES, _MAX_POINTS = 10, 300
 # Bin edges of the similarity to the nearest training molecule; the last bin holds a similarity of exactly 1.
 _SIMILARITY_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -69,24 +63,106 @@ def to_svg(axes: Axes) -> str:
 @report_style()
 def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
     """Compare predictions with labels: scatter plot, ROC curve or confusion matrix."""
-    axes = new_panel(SQUARE, title=score_caption(task, y, values))
-    if task.kind == REGRESSION:
-        unit = ", on logarithmic axes" * (task.transform == "log")
-        caption = f"Predicted against true {task.name} in the unit of the dataset{unit}; the line marks equality."
-        if len(y) > _MAX_DOTS:
-            sample = random_subset(np.arange(len(y)), _MAX_DOTS)
-            caption += f" A random sample of {_MAX_DOTS:,} molecules is drawn."
-            y, values = y[sample], values[sample]
-    elif task.kind == BINARY:
-        positives = int(y.sum())
-        caption = f"ROC curve of {task.name}: {positives:,} of class {task.classes[1]}, "
-        caption += f"{len(y) - positives:,} of class {task.classes[0]}."
-        if not 0 < positives < len(y):
-            caption += " It is undefined, as all molecules are of one class."
-    else:
-        caption = f"Confusion matrix of {task.name}: molecules by true and predicted class."
-    draw_predictions(axes, task, y, values)
+    axes = new_panel(SQUARE, title=_score_caption(task, y, values))
+    draw = _draw_numbers if task.kind == REGRESSION else _draw_roc if task.kind == BINARY else _draw_confusion
+    caption = draw(axes, task, y, values)
     return Figure(to_svg(axes), caption, _capital(split))
+
+
+def _score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
+    """Format the number of labels and two scores of the predictions."""
+    results = scores("", [task], y[:, None], values)
+    numbers = ("median_error", "spearman") if task.transform == "log" else ("mae", "r2")
+    names = {REGRESSION: numbers, BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "mcc"))
+    known = (f"{METRICS[name].label} {number(results[name])}" for name in names if name in results)
+    return ", ".join([f"n = {len(y):,}", *known])
+
+
+def _draw_dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str = "c1", large: bool = False) -> None:
+    """Draw a dot for each pair of finite values."""
+    size, alpha = (8, 1.0) if large else (5, 0.5)
+    style: dict[str, Any] = {"markersize": size, "alpha": alpha, "color": COLOURS[colour], "markeredgewidth": 0}
+    axes.plot(x, y, "o", rasterized=len(x) > _MAX_VECTORS, **style)
+
+
+def _draw_diagonal(axes: Axes) -> None:
+    """Give both axes the same limits, and mark equality."""
+    low, high = (choose(*axes.get_xlim(), *axes.get_ylim()) for choose in (min, max))
+    axes.set(xlim=(low, high), ylim=(low, high), box_aspect=1)
+    axes.plot([0, 1], [0, 1], "--", transform=axes.transAxes, color=COLOURS["soft"], linewidth=1)
+
+
+def _draw_numbers(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> str:
+    """Draw predicted against true numbers; return the caption."""
+    unit = ", on logarithmic axes" * (task.transform == "log")
+    caption = f"Predicted against true {task.name} in the unit of the dataset{unit}; the line marks equality."
+    if len(y) > _MAX_DOTS:
+        sample = random_subset(np.arange(len(y)), _MAX_DOTS)
+        caption += f" A random sample of {_MAX_DOTS:,} molecules is drawn."
+        y, values = y[sample], values[sample]
+    if task.transform == "log":
+        _use_log_scale(axes, "x", y, values)
+        _use_log_scale(axes, "y", y, values)
+    _draw_dots(axes, y, values[:, 0])
+    name = shortened(task.name)  # with its unit
+    axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
+    _draw_diagonal(axes)
+    return caption
+
+
+def _use_log_scale(axes: Axes, axis: str, *values: np.ndarray) -> None:
+    """Make an axis logarithmic, with ticks at powers of ten, and between them if the values have few decades."""
+    pooled = np.concatenate([np.ravel(array) for array in values])
+    pooled = pooled[np.isfinite(pooled) & (pooled > 0)]
+    decades = np.log10(pooled.max() / pooled.min()) if len(pooled) else 1
+    units = (1,) if decades > 3 else (1, 3) if decades > 1 else (1, 2, 3, 5, 7)
+    axes.set(**{f"{axis}scale": "log"})
+    which = getattr(axes, f"{axis}axis")
+    which.set_major_locator(LogLocator(subs=units))
+    which.set_minor_locator(NullLocator())
+    which.set_major_formatter(lambda value, _: plain(value))
+
+
+def _draw_roc(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> str:
+    """Draw the ROC curve, unless all labels are equal; return the caption."""
+    positives = int(y.sum())
+    negatives, (no, yes) = len(y) - positives, (shortened(name, 15) for name in task.classes)
+    if positives and negatives:
+        false, true, _ = metrics.roc_curve(y, values[:, 0])
+        points = np.unique(np.linspace(0, len(false) - 1, _MAX_POINTS).astype(int))
+        axes.plot(false[points], true[points], linewidth=1.8, color=COLOURS["c1"])
+    axes.set(xlabel=f"false positive rate ({negatives:,} of class {no})", xlim=(0, 1), ylim=(0, 1))
+    axes.set_ylabel(f"true positive rate ({positives:,} of class {yes})")
+    _draw_diagonal(axes)
+    caption = f"ROC curve of {task.name}: {positives:,} of class {task.classes[1]}, "
+    caption += f"{negatives:,} of class {task.classes[0]}."
+    return caption if positives and negatives else f"{caption} It is undefined, as all molecules are of one class."
+
+
+def confusion_matrix(task: Task, y: np.ndarray, values: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Count labels by true and predicted class, ``int64 [K, K]``, and name the classes; rare ones are merged."""
+    true, predicted = y.astype(int), values.argmax(axis=1)
+    names = [*task.classes]
+    if len(names) > _MAX_CLASSES:
+        counts = np.bincount(true, minlength=len(names))
+        frequent = np.sort(np.argsort(-counts, kind="stable")[: _MAX_CLASSES - 1])
+        group_of = np.full(len(names), len(frequent))
+        group_of[frequent] = np.arange(len(frequent))
+        names = [*(task.classes[k] for k in frequent), f"{len(task.classes) - len(frequent)} more"]
+        true, predicted = group_of[true], group_of[predicted]
+    return names, metrics.confusion_matrix(true, predicted, labels=range(len(names)))
+
+
+def _draw_confusion(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> str:
+    """Draw the confusion matrix; return the caption."""
+    names, counts = confusion_matrix(task, y, values)
+    names = [shortened(name, 15) for name in names]
+    display = metrics.ConfusionMatrixDisplay(counts, display_labels=names)
+    turned = max(map(len, names)) * len(names) > 40
+    axes.grid(False)
+    display.plot(ax=axes, cmap="Blues", colorbar=False, values_format=",", xticks_rotation=35.0 * turned)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    return f"Confusion matrix of {task.name}: molecules by true and predicted class."
 
 
 @report_style()
@@ -105,7 +181,7 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
     counts = np.bincount(bin_of, minlength=CALIBRATION_BINS)
     centres = (np.arange(CALIBRATION_BINS) + 0.5) / CALIBRATION_BINS
     axes.bar(centres, 0.25 * counts / counts.max(), 0.95 / CALIBRATION_BINS, color=COLOURS["soft"], alpha=0.22)
-    draw_diagonal(axes)
+    _draw_diagonal(axes)
     means, shares = (
         np.bincount(bin_of, weights, CALIBRATION_BINS)[counts > 0] / counts[counts > 0] for weights in (p, correct)
     )
@@ -123,7 +199,7 @@ def learning_curves(points: Sequence[dict[int, float]], label: str, best: Sequen
     for values, chosen in zip(points, best, strict=True):
         _draw_line(axes, np.array(list(values)), np.array(list(values.values())), "c1", dots=len(values) <= 2)
         if chosen in values:
-            draw_dots(axes, np.array([chosen]), np.array([values[chosen]]), "c2", large=True)
+            _draw_dots(axes, np.array([chosen]), np.array([values[chosen]]), "c2", large=True)
     return to_svg(axes)
 
 
@@ -152,7 +228,7 @@ def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -
 def _draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, *, dots: bool = False) -> None:
     axes.plot(x, y, color=COLOURS[colour], linewidth=1.8)
     if dots:
-        draw_dots(axes, x, y, colour, large=True)
+        _draw_dots(axes, x, y, colour, large=True)
 
 
 def split_name(split: str) -> str:

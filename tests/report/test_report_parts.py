@@ -12,9 +12,8 @@ import pytest
 
 from graphslice.errors import InputError
 from graphslice.evaluation.format_scores import number, plain, with_std
-from graphslice.evaluation.plots import confusion_matrix
 from graphslice.report.drawing import draw_molecule, drawing_module, scaffold_of
-from graphslice.report.figures import error_by_similarity, target_figures
+from graphslice.report.figures import confusion_matrix, error_by_similarity, target_figures
 from graphslice.report.predictions import error_scales, errors_by_target, mean_of_known
 from graphslice.tasks import Task
 

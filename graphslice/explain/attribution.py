@@ -6,6 +6,7 @@ Console, table and figures share these texts and digits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import comb, floor, isfinite, log10
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 from scipy.special import logsumexp
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
@@ -262,22 +263,14 @@ def activations(
     rows: list[Tensor] = []
     mixed: list[Tensor] = []
 
-    def record_input(module: nn.Module, inputs: tuple) -> None:
-        rows.append(inputs[0])
-
-    def record_mixed(output: nn.Module, inputs: tuple) -> None:
-        mixed.append(inputs[0])
-
-    hooks = [block.register_forward_pre_hook(record_input) for block in model.blocks]
-    hooks += [block.get_submodule("mixer.output").register_forward_pre_hook(record_mixed) for block in model.blocks]
-    hooks.append(model.norm.register_forward_pre_hook(record_input))
-    try:
-        with torch.inference_mode():
-            prediction = model(batch)[0]
-            attn_weights = model.pairs(batch, ["attn_weights"]).attn_weights[0]
-    finally:
-        for hook in hooks:
-            hook.remove()
+    recorded = [(module, rows) for module in (*model.blocks, model.norm)]
+    recorded += [(block.get_submodule("mixer.output"), mixed) for block in model.blocks]
+    with torch.inference_mode(), ExitStack() as hooks:
+        for module, inputs in recorded:
+            hook = module.register_forward_pre_hook(lambda _, args, inputs=inputs: inputs.append(args[0]))
+            hooks.enter_context(hook)
+        prediction = model(batch)[0]
+        attn_weights = model.pairs(batch, ["attn_weights"]).attn_weights[0]
     distances = batch.path_distances[batch.path_types[0].long()]
     tensors = (torch.cat(rows), torch.cat(mixed), attn_weights, distances, prediction)
     return Activations(*(tensor.cpu().numpy() for tensor in tensors))
@@ -433,8 +426,10 @@ def explain_target(
     notes = [f"mean of {models} networks"] if models > 1 else []
     if weight < 1:
         notes.append(f"network only: weight {weight:.2f} in the prediction, base models have the rest")
+    predicted = predictions[where]
+    text = describe_class(predicted, task) if task.classes else short_number(float(predicted[0]))
     plain = task.kind == REGRESSION and task.transform == "none" and weight == 1
-    model_prediction = "" if plain else _model_prediction(task, predictions[where])
+    model_prediction = "" if plain else f"{task.name} {text}"
     totals = float(attribution.prediction[column]), float(attribution.baseline[column])
     return Explanation(
         quantity, legend, down, up, values, errors, weight, *totals, digits, model_prediction, tuple(notes)
@@ -453,12 +448,6 @@ def _legend_texts(task: Task, index: int) -> tuple[str, str, str, str]:
     quantity = f"logit of {name} = {named}"
     away = f"towards {task.classes[0]}" if task.kind == BINARY else f"away from {named}"
     return quantity, f"contribution to the {quantity}", away, f"towards {named}"
-
-
-def _model_prediction(task: Task, predictions: np.ndarray) -> str:
-    if task.kind == REGRESSION:
-        return f"{task.name} {short_number(float(predictions[0]))}"
-    return f"{task.name} {describe_class(predictions, task)}"
 
 
 def short_number(value: float) -> str:

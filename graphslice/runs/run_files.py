@@ -158,11 +158,7 @@ def contains_run(folder: Path) -> bool:
 def find_members(path: str | Path) -> list[Path]:
     """Return the run directories of the members of an ensemble, by number; empty for a single model."""
     named = [folder for folder in Path(path).glob(f"{MEMBER}*") if _MEMBER.fullmatch(folder.name)]
-    return sorted(filter(contains_run, named), key=member_number)
-
-
-def member_number(folder: Path) -> int:
-    return int(folder.name.removeprefix(MEMBER))
+    return sorted(filter(contains_run, named), key=lambda folder: int(folder.name.removeprefix(MEMBER)))
 
 
 def write_splits(

@@ -121,15 +121,6 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     return Setup(user_config, replace(complete, trainer=trainer), complete, objective, space, defaults)
 
 
-def check_identity(study: Study, setup: Setup, mixers: Sequence[str], folder: Path) -> None:
-    """Save the settings of a new search; raise :class:`InputError` if those of an old one are others."""
-    settings = setup.config.options() | {"mixers": [*mixers]}
-    if IDENTITY in study.user_attrs:
-        check_folder(study.user_attrs[IDENTITY], settings, folder, "search")
-    else:
-        study.set_user_attr(IDENTITY, settings)
-
-
 def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
     """Run trials until the limits are reached; ``index``: of this process, which runs its share of the trials."""
     study, endless = open_study(out), itertools.count()
@@ -279,7 +270,9 @@ def tune(
         check_run_directory(out / RUN, config, overwrite=(out / STUDY).is_file())
         setup = prepare(config, mixers, console)
         study = open_study(out, setup.objective.higher_is_better)
-        check_identity(study, setup, mixers, out)
+        settings = setup.config.options() | {"mixers": [*mixers]}
+        check_folder(study.user_attrs.get(IDENTITY, settings), settings, out, "search")
+        study.set_user_attr(IDENTITY, settings)
         options = {"minutes": minutes, "trials": trials, "seeds": seeds, "mixers": [*mixers], "processes": processes}
         study.set_user_attr(OPTIONS, options | {"config": setup.user_config.to_dict()})
         minutes = MINUTES if minutes is None and trials is None else minutes

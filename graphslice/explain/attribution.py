@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import comb, floor, isfinite, log10
 
 import numpy as np
@@ -58,19 +58,10 @@ class Attribution:
     baseline: np.ndarray  # float64 [W], prediction for the same bonds between blank atoms
     names: list[str]  # W names, such as "logp", "log clearance" and "active, logit of yes"
     network_weight: np.ndarray  # float64 [W], of the network in the model's prediction; 1 without base models
-    smiles: str | None = None
-    """SMILES whose atom order ``values`` have; None for a graph, whose atom order they have then. Hydrogens that RDKit
-    merges into their heavy atoms have no row."""
 
 
 def attribute(
-    predictor: Predictor,
-    molecule: str | MolGraph,
-    *,
-    orders: int = 256,
-    seed: int = 0,
-    columns: Columns | None = None,
-    descriptors: Mapping[str, np.ndarray] | None = None,
+    predictor: Predictor, smiles: str, *, orders: int = 256, seed: int = 0, columns: Columns | None = None
 ) -> Attribution:
     """Compute Shapley values of the atoms: exact for small molecules, otherwise by sampling (Castro et al. 2009).
 
@@ -85,27 +76,40 @@ def attribute(
 
     Args:
         predictor: model.
-        molecule: SMILES or graph, whose order of the atoms the contributions have.
+        smiles: SMILES of one molecule, whose order of the atoms the contributions have. Hydrogens that RDKit merges
+            into their heavy atoms have no row.
         orders: number of sampled permutations, rounded up to pairs of a permutation and its reverse, whose errors
             partly cancel. If a molecule has no more subsets of atoms than there are sampling steps, all subsets are
             evaluated instead and the values are exact.
         seed: random seed of the permutations.
         columns: a number for each feature column, for a model trained with columns of a table as features.
-        descriptors: descriptors of a graph from :meth:`Predictor.descriptors`, for a model that uses any.
 
     Raises:
-        InputError: if the SMILES is invalid (with the reason), if feature columns of the model are missing, or if
-            descriptors are required for a graph and missing.
+        InputError: if the SMILES is invalid (with the reason), or if feature columns of the model are missing.
     """
-    if isinstance(molecule, MolGraph):
-        return _attribute_graph(predictor, molecule, orders, seed, descriptors)
+    require_molecule_level(predictor)
+    check_number("orders", orders, 1)
     try:
-        graph, atom_rows = graph_of(predictor, molecule)
+        graph, atom_rows = graph_of(predictor, smiles)
     except MoleculeError as reason:
-        raise InputError(f"cannot explain {molecule!r}: {reason}") from None
-    attribution = _attribute_graph(predictor, graph, orders, seed, predictor.descriptors(molecule, columns))
-    values, errors = attribution.values[atom_rows], attribution.errors[atom_rows]
-    return replace(attribution, values=values, errors=errors, smiles=molecule)
+        raise InputError(f"cannot explain {smiles!r}: {reason}") from None
+    batch = collate_one(predictor, graph, predictor.descriptors(smiles, columns))
+    networks = [_masked_predict(model, batch) for model in predictor.networks.as_torch().modules]
+    names = [name for task in predictor.tasks for name in task.output_names]
+
+    def predict(visible: Tensor) -> np.ndarray:
+        # Columns of predicted standard deviations may follow those of the predictions.
+        outputs = np.mean([network(visible) for network in networks], axis=0)[:, : len(names)]
+        for _, task, columns in each_target(predictor.tasks):
+            if task.kind == MULTICLASS:
+                outputs[:, columns] = _log_odds(outputs[:, columns])
+        return outputs
+
+    count, orders = graph.num_atoms, orders + orders % 2
+    is_exact = 2**count <= orders * count
+    results = _exact_shapley(predict, count) if is_exact else _sampled_shapley(predict, count, orders, seed)
+    values, errors, prediction, baseline = results
+    return Attribution(values[atom_rows], errors[atom_rows], prediction, baseline, names, _network_weights(predictor))
 
 
 def require_molecule_level(predictor: Predictor) -> None:
@@ -127,29 +131,6 @@ def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
         return graph, np.arange(graph.num_atoms)
     with rdkit_messages_blocked():
         return graph, np.array(graph_atom_indices(parse_molecule(smiles, settings.max_atoms)), np.int64)
-
-
-def _attribute_graph(
-    predictor: Predictor, graph: MolGraph, orders: int, seed: int, descriptors: Mapping[str, np.ndarray] | None
-) -> Attribution:
-    require_molecule_level(predictor)
-    check_number("orders", orders, 1)
-    batch = collate_one(predictor, graph, descriptors)
-    networks = [_masked_predict(model, batch) for model in predictor.networks.as_torch().modules]
-    names = [name for task in predictor.tasks for name in task.output_names]
-
-    def predict(visible: Tensor) -> np.ndarray:
-        # Columns of predicted standard deviations may follow those of the predictions.
-        outputs = np.mean([network(visible) for network in networks], axis=0)[:, : len(names)]
-        for _, task, columns in each_target(predictor.tasks):
-            if task.kind == MULTICLASS:
-                outputs[:, columns] = _log_odds(outputs[:, columns])
-        return outputs
-
-    count, orders = graph.num_atoms, orders + orders % 2
-    is_exact = 2**count <= orders * count
-    results = _exact_shapley(predict, count) if is_exact else _sampled_shapley(predict, count, orders, seed)
-    return Attribution(*results, names, _network_weights(predictor))
 
 
 def _log_odds(outputs: np.ndarray) -> np.ndarray:

@@ -53,6 +53,12 @@ def test_lines_of_code_have_at_most_90_characters(document):
     assert [line for text in blocks for line in text.splitlines() if len(line) > 90] == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_no_line_begins_with_a_filled_number(document):
+    """Markdown ends a paragraph at a line that begins with a comment."""
+    assert re.findall(r"^\s*<!-- [\w-]+ -->[^\n]+", document.read_text(encoding="utf-8"), re.MULTILINE) == []
+
+
 def test_every_page_is_in_the_navigation():
     text = (ROOT / "mkdocs.yml").read_text()
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES}

@@ -1,4 +1,4 @@
-"""Descriptors of molecular graphs, compiled with numba: a few microseconds a molecule, without RDKit or a SMILES.
+"""Descriptors of molecular graphs, compiled with numba: a few microseconds per molecule, without RDKit or a SMILES.
 
 They are counts of atoms, bonds and functional groups, connectivity indices, surface areas, partial charges,
 electrotopological states, and counts of pairs of pharmacophore features by distance. Every value is a function of the

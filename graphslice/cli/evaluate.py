@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.usage = "graphslice evaluate RUN [RUN ...] [TABLE] [options]"
     add_model(parser, several=True)
     add_data_options(parser)
-    default = "test; valid of PCQM4Mv2 and PCQM4M; all where there are no splits"
+    default = "test; valid for PCQM4Mv2 and PCQM4M; all for data without splits"
     parser.add_argument("--split", help=f"train, valid, test or all (default: {default})")
     add_output_file(parser, f"{TABLE_FILES} for the labels and predictions")
     add_device(parser)

@@ -90,7 +90,7 @@ def add_settings(
     group = parser.add_argument_group("model and training")
     group.add_argument(
         "--preset",
-        help="named settings, not weights (default: small; for pcqm4mv2 and pcqm4m theirs with -slice): "
+        help="named settings, not weights (default: small, or NAME-slice for pcqm4mv2 and pcqm4m): "
         f"{', '.join(PRESETS)}",
     )
     group.add_argument("--config", metavar="FILE", help="YAML file with sections as in config.yaml of a run directory")
@@ -284,7 +284,7 @@ def add_engine(parser: ArgumentParser) -> None:
 
 def add_model(parser: ArgumentParser, several: bool = False) -> None:
     """Add the argument ``model``, which :func:`load_model` reads; ``several``: or a list, whose mean predicts."""
-    nargs, average = ("+", "; of several the predictions of all models are averaged") if several else (None, "")
+    nargs, average = ("+", "; predictions of several models are averaged") if several else (None, "")
     text = f"run directory, checkpoint, hf://user/name, or a packaged model: {', '.join(MODELS)}{average}"
     parser.add_argument("model", nargs=nargs, help=text)
 

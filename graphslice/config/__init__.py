@@ -126,8 +126,8 @@ class OptimizerConfig(Section):
     """AdamW with linear warm-up and linear decay of the learning rate."""
 
     peak_lr: float | None = 1e-3
-    """learning rate at the end of the warm-up; null, as in the preset small: that of the packaged model if the run is
-    fine-tuned from it by default, since larger steps undo the pretraining, else 4e-3"""
+    """learning rate at the end of the warm-up; null (preset small): that of the packaged model if the run is fine-tuned
+    from it by default, else 4e-3"""
     end_lr: float = 1e-9  # learning rate at the end of the decay
     warmup_steps: int | None = None  # steps of the warm-up; default: 5% of the total
     total_steps: int | None = None
@@ -156,11 +156,11 @@ class OptimizerConfig(Section):
 class TrainerConfig(Section):
     """Training: length, loss, hardware, baselines and ensemble."""
 
-    max_epochs: int | None = None  # passes over the training set; default: by its size, without another limit
+    max_epochs: int | None = None  # passes over the training set; default: depends on its size
     max_steps: int | None = None  # optimiser steps
     max_minutes: float | None = None
-    """minutes of training with validations. The first of the three limits that are set ends the training; without any
-    there are 30 epochs of up to 10,000 molecules, and fewer of more"""
+    """minutes of training with validations. The first of the three limits that is reached ends the training; without a
+    limit there are 30 epochs for up to 10,000 molecules, and fewer for more"""
     batch_size: int = 64  # molecules per optimiser step, in total over all devices
     gradient_clip: float = 5.0  # largest norm of the gradient; 0 disables clipping
     accelerator: str = "auto"  # auto (a CUDA GPU if available, else cpu), cpu, cuda or mps

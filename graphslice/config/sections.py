@@ -79,7 +79,7 @@ class DataConfig(Section):
     """column with the weight of each row in training, stacking and calibration; 0 leaves a row out; default: equal"""
     split: str | None = None
     """random, scaffold, cluster, or a column with the values train, valid (else drawn from train) or test; default: the
-    column "split" if it exists, else random. Of pcqm4mv2 and pcqm4m OGB's, or train+valid: trains on both"""
+    column "split" if it exists, else random. pcqm4mv2 and pcqm4m have OGB's split; train+valid trains on both sets"""
     split_sizes: str | None = None
     """shares of the training, validation and test set in a random, scaffold or cluster split; default: 0.8,0.1,0.1.
     0.9,0.1,0 keeps no test set"""

@@ -62,7 +62,7 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
     are no base models. The numbers of molecules and of atoms are free. The metadata hold the settings, the targets and
     the meaning of the inputs. The file is written atomically after the comparison, whose notes are returned:
     differences are relative to the largest prediction of a target. InputError: a package is missing, ONNX cannot
-    express the network, ONNX Runtime predicts something else, or the file cannot be written.
+    express the network, predictions of ONNX Runtime differ, or the file cannot be written.
     """
     with optional_packages("an ONNX file", "onnx"):
         import onnxruntime
@@ -83,8 +83,8 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
     difference = _difference(found, networks, batches)
     if not difference <= _TOLERANCE:
         raise InputError(
-            f"the network cannot be exported: ONNX Runtime predicts something else ({difference:.1g} of the largest "
-            f"prediction); {path} is not written"
+            f"the network cannot be exported: predictions of ONNX Runtime differ by {difference:.1g} of the largest "
+            f"prediction; {path} is not written"
         )
     notes = [
         f"ONNX Runtime predicts as the networks of the model on {sum(len(smiles) for smiles, _ in batches)} molecules: "

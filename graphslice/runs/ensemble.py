@@ -27,7 +27,7 @@ def find_models(path: str | Path) -> list[Path]:
 
 def read_checkpoints(*paths: str | Path) -> list[Checkpoint]:
     """Read the checkpoints of the members of an ensemble, or the one checkpoint of a single model, or those of several
-    as one ensemble; raises :class:`InputError` if one cannot be read, or they are no ensemble."""
+    as one ensemble; raises :class:`InputError` if one cannot be read, or they are not an ensemble."""
     folders = [folder for path in paths for folder in find_models(path)]
     checkpoints = [read_checkpoint(folder) for folder in folders]
     check_members(folders, checkpoints)
@@ -43,7 +43,7 @@ def check_members(folders: Sequence[Path], checkpoints: Sequence[Checkpoint]) ->
     ]
     if other := next((folder for folder, one in zip(folders, known, strict=True) if one != known[0]), None):
         raise InputError(
-            f"{other} and {folders[0]} were trained on other data, targets or settings of graphs: they are no ensemble"
+            f"{other} and {folders[0]} differ in data, targets or settings of graphs: they are not an ensemble"
         )
 
 

@@ -265,7 +265,7 @@ def tune(
     check_number("seeds", seeds, 0)
     check_number("processes", processes, 1)
     if contains_run(out):
-        raise InputError(f"{out} holds a run, no search: choose another --out")
+        raise InputError(f"{out} holds a run, not a search: choose another --out")
     with locked(out), signals_handled(signal.default_int_handler, [signal.SIGTERM]):
         check_run_directory(out / RUN, config, overwrite=(out / STUDY).is_file())
         setup = prepare(config, mixers, console)

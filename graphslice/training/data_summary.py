@@ -75,7 +75,7 @@ def describe_bounded(tasks: Sequence[Task], bounds: np.ndarray | None) -> list[s
     counts = {task.name: int(is_bounded(bounds[:, t]).sum()) for t, task in enumerate(tasks)}
     named = [f"{count:,} of {name}" for name, count in counts.items() if count]
     names = quoted_list(named, _MOST_NAMES, str)
-    return [f"bounds, such as >5, among the labels: {names}; predictions beyond a bound are no error"]
+    return [f"bounds, such as >5, among the labels: {names}; predictions beyond a bound are not errors"]
 
 
 def _describe_task(task: Task, labels: np.ndarray) -> str:

@@ -44,8 +44,8 @@ def own(mix, name="own", **attributes):
     ("mix", "message"),
     [
         (lambda self, x, _: x.mean(1, keepdim=True), r"mixer own returns \[3, 1, 8\] for x of shape \[3, 7, 8\]"),
-        (lambda self, x, _: x - x.mean(0, keepdim=True), "another output alone than in a batch"),
-        (lambda self, x, _: x + x.mean(1, keepdim=True), "another output alone .* must mask the padding"),
+        (lambda self, x, _: x - x.mean(0, keepdim=True), "depends on its batch"),
+        (lambda self, x, _: x + x.mean(1, keepdim=True), "depends on its batch: it must mask the padding"),
         (lambda self, x, context: x / context.mask[..., None], "numbers that are not finite, if only in the padding"),
         (lambda self, x, _: x / "a", r"the mixer own of .*test_user_mixers\.py fails: TypeError: .* \(line \d+\)$"),
     ],

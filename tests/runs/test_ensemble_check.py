@@ -68,5 +68,5 @@ def test_ensembles_of_another_number_of_models_are_rejected(added, reason, ensem
 def test_members_of_other_data_are_rejected(ensemble, tmp_path):
     shutil.rmtree(ensemble / "member-2")
     shutil.copytree(write_ensemble(tmp_path / "other", "def") / "member-2", ensemble / "member-2")
-    with pytest.raises(InputError, match=r"member-2 and .*member-1 were trained on other data"):
+    with pytest.raises(InputError, match=r"member-2 and .*member-1 differ in data"):
         read_checkpoints(ensemble)

@@ -145,7 +145,7 @@ def test_unusable_input_leaves_no_folder(demo_csv, tiny_config, run_directory, t
     config = tiny_config(demo_csv)
     with pytest.raises(InputError, match="minutes must be more than 0"):
         tune(config, tmp_path / "none", minutes=float("nan"), console=QUIET)
-    with pytest.raises(InputError, match="holds a run, no search"):
+    with pytest.raises(InputError, match="holds a run, not a search"):
         tune(config, run_directory, console=QUIET)
     with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match="another process is using"):
         tune(config, tmp_path, console=QUIET)

@@ -86,6 +86,6 @@ def _check_output(name: str, dim: int, heads: int, settings: dict[str, Any]) -> 
             alone = output(sample, sample + 1, length)[0]
             if not torch.allclose(alone, batch[sample, :length], rtol=_TOLERANCE, atol=_TOLERANCE):
                 raise InputError(
-                    f"mixer {name} gives a molecule another output alone than in a batch: it must mask the padding "
+                    f"the output of mixer {name} for a molecule depends on its batch: it must mask the padding "
                     "(context.mask, context.lengths) and must not mix molecules"
                 )

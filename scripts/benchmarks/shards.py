@@ -1,8 +1,8 @@
-"""Rehearsal of ``graphslice predict MODEL FOLDER -o FOLDER``: the same files from a process that is killed three times,
-from two workers of Ray, and from four jobs of an array. Linux only, where /proc reports the memory.
+"""Rehearsal of ``graphslice predict MODEL FOLDER -o FOLDER`` on the molecules of tables in other SMILES notations.
 
-The molecules of tables are repeated in other SMILES notations. Memory is the largest sum over all processes, shared
-pages counted once; it is flat if the second half of a run needs no more than the first.
+One process, one that is killed three times, two workers of Ray and four jobs of an array must write the same files. A
+line for each is added to docs/benchmarks/shards.jsonl, of which the tables of docs/howto/hundred-million.md are made.
+Memory is the largest sum over all processes, shared pages counted once (Linux, where /proc reports it).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import resource
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,54 +20,67 @@ import pyarrow as pa
 from pyarrow.parquet import write_table
 from rdkit import Chem
 
-from benchmarks.report import figure, memory_of_processes
+from benchmarks.report import memory_of_processes
+from benchmarks.results import RESULTS, append_results, markdown
+from benchmarks.table_methods import version
+from graphslice.inference.shards import SHARD_ROWS
+from graphslice.system.machine import hardware_info
 
 # Rows of a file, and least number of notations of a molecule.
 _FILE_ROWS, _NOTATIONS = 1_000_000, 4
-_WAYS = {
-    "killed three times": [[]],
-    "two workers of Ray": [["--engine=ray", "--workers=2"]],
+_KILLED, _RAY = "killed three times", "two workers of Ray"
+#: The options of the commands that are run one after the other, by the name of the way.
+WAYS = {
+    "one process": [[]],
+    _KILLED: [[]],
+    _RAY: [["--engine=ray", "--workers=2"]],
     "four jobs": [[f"--shard={job}/4"] for job in range(1, 5)],
 }
+# Of the table: rows that are predicted, cores of a large machine, and dollars for an hour of a core of a cloud.
+_MANY, _CORES, _DOLLARS = 100_000_000, 64, 0.04
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     parser.add_argument("model", help="the model that predicts")
+    parser.add_argument("--name", help="name of the model in the results (default: MODEL)")
     parser.add_argument("--tables", type=Path, nargs="+", required=True, help="files with a column smiles or mol")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="rows to predict (default: 10,000,000)")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows to predict (default: %(default)s)")
     parser.add_argument("--folder", type=Path, required=True, help="where tables and predictions are written")
-    parser.add_argument("--ways", nargs="*", choices=_WAYS, default=list(_WAYS), help="default: all")
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS), help="default: all")
+    parser.add_argument("--results", type=Path, default=RESULTS / "shards.jsonl")
 
 
-def run(options: argparse.Namespace) -> list[dict]:
+def run(options: argparse.Namespace) -> None:
+    """Write the tables, and predict them in each way."""
     source = options.folder / "tables"
     if not source.exists():
         write_tables(source, options.tables, options.rows)
-    shards = -(-options.rows // 100_000)
-    figures, outputs = [], []
+    shards = -(-options.rows // SHARD_ROWS)
+    first: dict[str, bytes] | None = None
     for way in options.ways:
         out = options.folder / way.replace(" ", "-")
         command = [sys.executable, "-m", "graphslice", "predict", options.model, str(source), "-o", str(out)]
-        kills = [shards // 4, shards // 2, shards * 3 // 4] if way == "killed three times" else []
+        kills = [shards // 4, shards // 2, shards * 3 // 4] if way == _KILLED else []
         begin, cpu_begin, memory = time.perf_counter(), _cpu_seconds(), []
-        for flags in _WAYS[way]:
+        for flags in WAYS[way]:
             _predict([*command, *flags], out, kills, memory)
-        seconds, cpu = time.perf_counter() - begin, _cpu_seconds() - cpu_begin
+        line = {"model": options.name or options.model, "way": way, "rows": options.rows}
+        line |= {"seconds": round(time.perf_counter() - begin)}
+        if way != _RAY:  # whose processes are not children of the command
+            line["cpu_seconds"] = round(_cpu_seconds() - cpu_begin)
         halves = memory[: len(memory) // 2], memory[len(memory) // 2 :]
-        figures.append(figure(f"{way}: time", seconds / 60, "minutes"))
-        if "Ray" not in way:  # its processes are not children of the command
-            figures.append(figure(f"{way}: processor time a row", 1e3 * cpu / options.rows, "ms"))
-        for name, half in zip(("first", "second"), halves, strict=True):
-            figures.append(figure(f"{way}: memory, {name} half", max(half) / 1e6, "MB"))
-        outputs.append({path.name: path.read_bytes() for path in sorted(out.iterdir())})
-        figures.append(figure(f"{way}: size a row", sum(map(len, outputs[-1].values())) / options.rows, "bytes"))
-    differing = sum(one != other for one, other in pairwise(outputs))
-    return [*figures, figure("ways with another file than the one before", differing, "", goal="0")]
+        files = {path.name: path.read_bytes() for path in sorted(out.iterdir())}
+        first = first or files
+        line |= {"megabytes_by_half": [round(max(half, default=0) / 1e6) for half in halves]}
+        line |= {"bytes_read": sum(path.stat().st_size for path in source.iterdir())}
+        line |= {"bytes_written": sum(map(len, files.values())), "same_files": files == first}
+        append_results(options.results, [line | {"machine": hardware_info()["machine"], "version": version()}])
+        print(line, flush=True)
 
 
 def _predict(command: list[str], out: Path, kills: list[int], memory: list[int]) -> None:
     """Run a command to its end, killed as soon as ``out`` has some numbers of shards; append its memory."""
-    kills = list(kills)
     while True:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
             while process.poll() is None:
@@ -110,3 +122,29 @@ def _notations(smiles: str, count: int, seed: int) -> list[str]:
     if molecule is None:
         return [smiles] * count
     return [smiles, *Chem.MolToRandomSmilesVect(molecule, count - 1, seed)]
+
+
+def rehearsal_table(lines: list[dict]) -> str:
+    """Return a row for each way in which a model predicted the same rows."""
+    rows = [["model", "rows", "predicted by", "minutes", "memory in the first and second half, MB", "files"]]
+    for line in lines:
+        memory = ", ".join(f"{half:,}" for half in line["megabytes_by_half"])
+        files = "equal" if line["same_files"] else "**different**"
+        cells = [line["model"], f"{line['rows']:,}", line["way"], f"{line['seconds'] / 60:.0f}", memory, files]
+        rows.append(cells)
+    return markdown(rows)
+
+
+def cost_table(lines: list[dict]) -> str:
+    """Return a row for each model: what a hundred million rows cost at the rate of its first line."""
+    rows = [["model", "microseconds a row", "core-hours", f"hours on {_CORES} cores", "GB read", "GB written", "price"]]
+    for model in dict.fromkeys(line["model"] for line in lines):
+        line = next(line for line in lines if line["model"] == model and "cpu_seconds" in line)
+        rate = line["cpu_seconds"] / line["rows"]
+        hours, scale = rate * _MANY / 3600, _MANY / line["rows"] / 1e9
+        sizes = [f"{line[name] * scale:,.0f}" for name in ("bytes_read", "bytes_written")]
+        price = f"${hours * _DOLLARS:,.2f}"
+        rows.append([model, f"{1e6 * rate:,.0f}", f"{hours:,.0f}", f"{hours / _CORES:.1f}", *sizes, price])
+    first = lines[0]
+    note = f"{first['machine']}, {first['version']}; a core-hour at ${_DOLLARS}."
+    return f"{markdown(rows)}\n{note}\n"

@@ -19,6 +19,7 @@ from benchmarks.adme import adme_numbers, adme_tables
 from benchmarks.intervals import interval_tables
 from benchmarks.rate import rate_table
 from benchmarks.results import RESULTS, markdown, read_results
+from benchmarks.shards import cost_table, rehearsal_table
 from benchmarks.tables import (
     BOARDS,
     benchmark_numbers,
@@ -35,16 +36,20 @@ from marks import fill_document
 
 DOCS = Path(__file__).parents[1] / "docs"
 _PAGES = ("results", "models", "log", "mixers", "benchmarks", "intervals", "adme", "explanation/how-it-works")
+_PAGES += ("howto/hundred-million",)
 DOCUMENTS = (DOCS.parent / "README.md", *(DOCS / f"{name}.md" for name in _PAGES))
 
 
 def all_tables() -> dict[str, str]:
     """Return every table by name."""
-    results = {name: read_results(RESULTS / f"{name}.jsonl") for name in ("intervals", "adme", "rate", "transfer")}
+    results = {
+        name: read_results(RESULTS / f"{name}.jsonl") for name in ("intervals", "adme", "rate", "shards", "transfer")
+    }
     tables = {path.stem: record_table(read_results(path)) for path in (DOCS / "results").glob("*.jsonl")}
     tables |= benchmark_tables(*recorded()) | interval_tables(results["intervals"]) | adme_tables(results["adme"])
     tables |= {"summary": summary_table(*recorded()), "rate": rate_table(results["rate"])}
     tables |= {"transfer": transfer_table(results["transfer"])}
+    tables |= {"rehearsal": rehearsal_table(results["shards"]), "hundred-million": cost_table(results["shards"])}
     comparisons = (DOCS / "comparisons").glob("*.json")
     named = {path.stem: table(json.loads(path.read_text(encoding="utf-8"))) for path in comparisons}
     numbers = adme_numbers(results["adme"]) | benchmark_numbers(*recorded())

@@ -28,13 +28,13 @@ from graphslice.system.machine import hardware_info
 
 # Rows of a file, and least number of notations of a molecule.
 _FILE_ROWS, _NOTATIONS = 1_000_000, 4
-_KILLED, _RAY = "killed three times", "two workers of Ray"
+_WHOLE, _KILLED, _RAY, _JOBS = "one process", "killed three times", "two workers of Ray", "four jobs"
 #: The options of the commands that are run one after the other, by the name of the way.
 WAYS = {
-    "one process": [[]],
+    _WHOLE: [[]],
     _KILLED: [[]],
     _RAY: [["--engine=ray", "--workers=2"]],
-    "four jobs": [[f"--shard={job}/4"] for job in range(1, 5)],
+    _JOBS: [[f"--shard={job}/4"] for job in range(1, 5)],
 }
 # Of the table: rows that are predicted, cores of a large machine, and dollars for an hour of a core of a cloud.
 _MANY, _CORES, _DOLLARS = 100_000_000, 64, 0.04
@@ -89,7 +89,7 @@ def _predict(command: list[str], out: Path, kills: list[int], memory: list[int])
                     process.kill()
                     kills.pop(0)
                     break
-                time.sleep(1)
+                time.sleep(3)
             else:
                 if process.returncode:
                     raise SystemExit(process.stderr.read().decode())
@@ -127,7 +127,7 @@ def _notations(smiles: str, count: int, seed: int) -> list[str]:
 def rehearsal_table(lines: list[dict]) -> str:
     """Return a row for each way in which a model predicted the same rows."""
     rows = [["model", "rows", "predicted by", "minutes", "memory in the first and second half, MB", "files"]]
-    for line in lines:
+    for line in (line for line in lines if line["way"] != _WHOLE):
         memory = ", ".join(f"{half:,}" for half in line["megabytes_by_half"])
         files = "equal" if line["same_files"] else "**different**"
         cells = [line["model"], f"{line['rows']:,}", line["way"], f"{line['seconds'] / 60:.0f}", memory, files]
@@ -139,7 +139,7 @@ def cost_table(lines: list[dict]) -> str:
     """Return a row for each model: what a hundred million rows cost at the rate of its first line."""
     rows = [["model", "microseconds a row", "core-hours", f"hours on {_CORES} cores", "GB read", "GB written", "price"]]
     for model in dict.fromkeys(line["model"] for line in lines):
-        line = next(line for line in lines if line["model"] == model and "cpu_seconds" in line)
+        line = next(line for line in lines if line["model"] == model and line["way"] in (_WHOLE, _JOBS))
         rate = line["cpu_seconds"] / line["rows"]
         hours, scale = rate * _MANY / 3600, _MANY / line["rows"] / 1e9
         sizes = [f"{line[name] * scale:,.0f}" for name in ("bytes_read", "bytes_written")]

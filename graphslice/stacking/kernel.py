@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from graphslice.chem.fingerprints import FINGERPRINT_BITS
+from graphslice.program.simd.lanes import address_of, exp, float32x16, load, maximum, splat, store
+from graphslice.program.simd.small_product import NO_START, Matrix, small_product
 from graphslice.stacking.trees import (
     LOGISTIC,
     NUMBER,
@@ -44,8 +47,41 @@ _PLATT_FOLDS = 3
 _CLIP = 4.0
 # Decision value of a class without training rows, or of the only class.
 _SURE = 1e9
+# Rows whose kernel is computed at a time.
+_BLOCK = 64
+# A count of more than one in so many support vectors is stored for all of them: such a loop is one of vectors.
+_FREQUENT = 16
 
 _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors": "float16"}
+
+
+class Support(NamedTuple):
+    """Support vectors as compiled code reads them: S is a multiple of 16, the last vectors are zeros."""
+
+    ptr: np.ndarray  # int64 [C + 1], entries of count c: ptr[c]:ptr[c + 1]
+    vectors: np.ndarray  # int32 [Z]
+    counts: np.ndarray  # uint8 [Z]
+    frequent: np.ndarray  # uint8 [K, S], the counts that are stored for all support vectors
+    place: np.ndarray  # int64 [C], index of a count in these, or -1
+    sizes: np.ndarray  # float32 [S], sum of the counts of each support vector
+    descriptors: np.ndarray  # float32 [D, S]
+    norms: np.ndarray  # float32 [S], squared, of the descriptors
+
+    @classmethod
+    def of(
+        cls, ptr: np.ndarray, vectors: np.ndarray, counts: np.ndarray, sizes: np.ndarray, descriptors: np.ndarray
+    ) -> Support:
+        """Arrange the arrays of :class:`KernelMachine`."""
+        padding = (0, -len(sizes) % 16)
+        many = np.flatnonzero(np.diff(ptr) * _FREQUENT > len(sizes))
+        place, frequent = np.full(len(ptr) - 1, -1), np.zeros((len(many), len(sizes) + padding[1]), np.uint8)
+        place[many] = np.arange(len(many))
+        for column, c in zip(frequent, many, strict=True):
+            column[vectors[ptr[c] : ptr[c + 1]]] = counts[ptr[c] : ptr[c + 1]]
+        norms = np.array([_squared_norm(each) for each in descriptors], np.float32)
+        columns = np.ascontiguousarray(np.pad(descriptors.T, ((0, 0), padding)))
+        sizes = np.pad(sizes.astype(np.float32), padding)
+        return cls(ptr, vectors, counts, frequent, place, sizes, columns, np.pad(norms, padding))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +112,10 @@ class KernelMachine:
             return "ptr is not ascending"
         return "a count of no support vector" if ((vectors < 0) | (vectors >= len(self.sizes))).any() else ""
 
+    @cached_property
+    def _support(self) -> Support:
+        return Support.of(self.ptr, self.vectors, self.counts, self.sizes, self.descriptors)
+
     @property
     def width(self) -> int:
         """W, number of columns of a prediction."""
@@ -96,10 +136,10 @@ class KernelMachine:
         and limited to 0 to 255, nan counts as 0."""
         x = as_inputs(x, self.features)
         values = np.zeros((len(x), self.width))
-        support = self.ptr, self.vectors, self.counts, self.sizes, self.descriptors
+        support, coefficients = self._support, np.ascontiguousarray(self.coefficients.T)
 
         def decide(begin: int, end: int) -> None:
-            _decide(x, self.shift, self.scale, *support, self.coefficients, values, begin, end)
+            _decide(x, self.shift, self.scale, support, coefficients, values, begin, end)
 
         if len(self.sizes):
             parallel_for(decide, len(x), len(x) * self.descriptors.size)
@@ -113,7 +153,7 @@ class KernelMachine:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the attributes by name, for :meth:`from_arrays`, in a smaller dtype if it holds their values."""
-        arrays = dict(vars(self))
+        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
         smaller = {name: arrays[name].astype(dtype) for name, dtype in _SMALLER.items()}
         return arrays | {name: small for name, small in smaller.items() if np.array_equal(small, arrays[name])}
 
@@ -186,15 +226,17 @@ def kernel_matrix(
     z: np.ndarray,  # float32 [R, D], standardised logarithms of descriptors
 ) -> np.ndarray:
     """Return the kernel of all pairs of rows, ``float64 [R, R]``."""
-    ptr, vectors, values = _by_column(counts)
-    sizes = counts.sum(axis=1, dtype=np.float64)
-    kernel = np.empty((len(counts), len(counts)))
+    support = Support.of(*_by_column(counts), counts.sum(axis=1), z)
+    kernel = np.empty((len(z), len(z)))
 
     def fill(begin: int, end: int) -> None:
-        for row in range(begin, end):
-            _kernel_row(counts[row], z[row], ptr, vectors, values, sizes, z, kernel[row])
+        for first in range(begin, end, _BLOCK):
+            rows = slice(first, min(first + _BLOCK, end))
+            values = np.empty((len(z[rows]), len(support.norms)), np.float32)
+            _fill_kernel(counts[rows], z[rows], support, values)
+            kernel[rows] = values[:, : len(z)]
 
-    parallel_for(fill, len(counts), len(counts) * z.size)
+    parallel_for(fill, len(z), len(z) * z.size)
     return kernel
 
 
@@ -287,32 +329,60 @@ def _machine(
 # --- compiled --------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _squared_distance(a, b):
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _squared_norm(z):
     total = np.float32(0)
-    for k in range(len(a)):
-        difference = a[k] - b[k]
-        total += difference * difference
+    for value in z:
+        total += value * value
     return total
 
 
-@njit(cache=True, nogil=True)
-def _kernel_row(counts, z, ptr, vectors, values, sizes, descriptors, out):
-    """Fill ``out`` with the kernel of one row, of counts and ``z``, and each support vector."""
-    size = 0.0
-    for s in range(len(sizes)):
-        out[s] = 0.0
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _weighted_sum(values, weights):
+    total = 0.0
+    for s in range(len(weights)):
+        total += weights[s] * values[s]
+    return total
+
+
+@njit(cache=True)
+def _add_shared_counts(counts, support, shared):
+    """Add ``sum_i min(a_i, b_i)`` of one row and each support vector to ``shared``; return ``sum_i a_i``."""
+    size = np.float32(0)
     for c in range(len(counts)):
         count = counts[c]
         if count:
             size += count
-            for k in range(ptr[c], ptr[c + 1]):
-                out[vectors[k]] += min(count, values[k])
-    width = 0.5 / max(1, len(z))
-    for s in range(len(sizes)):
-        either = size + sizes[s] - out[s]
-        tanimoto = out[s] / either if either > 0 else 0.0
-        out[s] = 0.5 * tanimoto + 0.5 * np.exp(-width * _squared_distance(z, descriptors[s]))
+            if support.place[c] >= 0:
+                column = support.frequent[support.place[c]]
+                for s in range(len(shared)):
+                    shared[s] += min(count, column[s])
+            else:
+                for k in range(support.ptr[c], support.ptr[c + 1]):
+                    shared[support.vectors[k]] += min(count, support.counts[k])
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_kernel(counts, z, support, out):
+    """Fill ``out [R, S]`` with the kernel of rows, of ``counts`` and ``z``, and each support vector."""
+    (rows, width), columns, lanes = z.shape, out.shape[1], float32x16()
+    products = Matrix(address_of(out), columns)
+    vectors = Matrix(address_of(support.descriptors), columns)
+    small_product(Matrix(address_of(z), width), vectors, NO_START, products, rows, width, columns)
+    shared, norms = np.empty(columns, np.int32), address_of(support.norms)
+    for row in range(rows):
+        norm, exponents = splat(lanes, _squared_norm(z[row])), address_of(out[row])
+        for s in range(0, columns, 16):
+            distance = norm + load(lanes, norms, s) - splat(lanes, np.float32(2)) * load(lanes, exponents, s)
+            factor = splat(lanes, np.float32(-0.5) / max(1, width))
+            store(exponents, s, exp(factor * maximum(distance, lanes)))
+        shared[:] = 0
+        size = _add_shared_counts(counts[row], support, shared)
+        for s in range(columns):
+            both = np.float32(shared[s])
+            either = max(size + support.sizes[s] - both, np.float32(1))  # of two rows without counts it is 0
+            out[row, s] = np.float32(0.5) * (both / either + out[row, s])
 
 
 @njit(cache=True, nogil=True)
@@ -338,14 +408,15 @@ def _standardise_rows(logs, shift, scale):
 
 
 @njit(cache=True, nogil=True)
-def _decide(x, shift, scale, ptr, vectors, values, sizes, descriptors, coefficients, out, begin, end):
-    """Add the decision values without intercepts to rows ``begin`` to ``end`` of ``out``, in a fixed order."""
-    kernel, counts = np.empty(len(sizes)), np.empty((1, len(ptr) - 1), np.uint8)
-    z = np.empty((1, len(shift)), np.float32)
-    for row in range(begin, end):
-        _split_rows(x[row : row + 1], counts, z)
-        _standardise_rows(z, shift, scale)
-        _kernel_row(counts[0], z[0], ptr, vectors, values, sizes, descriptors, kernel)
-        for s in range(len(sizes)):
+def _decide(x, shift, scale, support, coefficients, out, begin, end):
+    """Write the decision values without intercepts to rows ``begin`` to ``end`` of ``out``."""
+    kernel, z = np.empty((_BLOCK, len(support.norms)), np.float32), np.empty((_BLOCK, len(shift)), np.float32)
+    counts = np.empty((_BLOCK, len(support.place)), np.uint8)
+    for first in range(begin, end, _BLOCK):
+        rows = min(_BLOCK, end - first)
+        _split_rows(x[first : first + rows], counts, z)
+        _standardise_rows(z[:rows], shift, scale)
+        _fill_kernel(counts[:rows], z[:rows], support, kernel[:rows])
+        for row in range(rows):
             for k in range(out.shape[1]):
-                out[row, k] += coefficients[s, k] * kernel[s]
+                out[first + row, k] = _weighted_sum(kernel[row], coefficients[k])

@@ -14,6 +14,7 @@ from typing import Any
 from unicodedata import name
 
 from rdkit import Chem, rdBase
+from rdkit.Chem import rdqueries
 
 from graphslice.errors import first_line
 
@@ -25,6 +26,8 @@ _ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
 # Atom-map numbers label atoms in reactions, and isotopes label atoms in samples; neither is part of the graph.
 _LABELS = re.compile(r":[0-9]+\]|\[[0-9]")
 _TAGS = re.compile(r"@+")
+# What RDKit's assignment of stereo and its removal of hydrogens begin with; | is that of a CXSMILES.
+_STEREO_OR_HYDROGENS = re.compile(r"[@/\\|]|\[[0-9]*H")
 # Types of brackets around units of polymers. Of the others, COM and MIX enclose the parts of a mixture.
 _POLYMERS = {"SRU", "MON", "MER", "COP", "CRO", "MOD", "GRA", "ANY"}
 # Properties of an atom with a label, and labels of R groups, attachment points, beads and lists of elements.
@@ -43,6 +46,7 @@ _OTHER_NOTATIONS = {
 _COMPLAINT, _POSITION = re.compile(r"Parse Error: (.+?)(?: while parsing| for input):"), re.compile(r"position (\d+):")
 # An aromatic nitrogen with two neighbours, which may lack its hydrogen.
 _BARE_NITROGEN = Chem.MolFromSmarts("[nD2;H0]")
+_STEREOCENTRE = rdqueries.HasChiralTagQueryAtom()
 # Invisible characters that a text may have at its ends.
 _INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 
@@ -62,7 +66,7 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
     if not smiles.isascii():
         _reject_other_scripts(smiles)
     try:
-        mol = Chem.MolFromSmiles(smiles)
+        mol = _parse(smiles)
     except UnicodeEncodeError:  # undecodable bytes of a file
         raise MoleculeError("not a valid SMILES") from None
     if mol is None:
@@ -87,6 +91,19 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
             if atom.GetAtomicNum() != 1:  # deuterium stays an atom of the graph, unlike hydrogen
                 atom.SetIsotope(0)
         Chem.AssignStereochemistry(mol, cleanIt=True, force=True)  # neighbours may have differed only by labels
+    return mol
+
+
+def _parse(smiles: str) -> Chem.Mol | None:
+    """Parse and sanitize a SMILES; stereo is assigned, and hydrogens are merged, only where there may be some."""
+    if _STEREO_OR_HYDROGENS.search(smiles):
+        return Chem.MolFromSmiles(smiles)
+    mol = Chem.MolFromSmiles(smiles, sanitize=False)
+    try:
+        if mol is not None:
+            Chem.SanitizeMol(mol)
+    except (ValueError, RuntimeError):
+        return None
     return mol
 
 
@@ -166,17 +183,18 @@ def normalize_stereo(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol
     """Make stereo tags independent of the SMILES notation.
 
     For a ring with two sides that differ only in stereo, two sets of tags are valid, and RDKit chooses by atom numbers.
-    Such a molecule is replaced by the one parsed from its canonical SMILES, returned with the index in it of each atom
-    of ``mol``; None if ``mol`` is not replaced. For most molecules ``smiles`` shows quickly that the tags are unique.
+    A centre of such a ring has two neighbours that differ at most in stereo. The molecule is then replaced by the one
+    parsed from its canonical SMILES, returned with the index in it of each atom of ``mol``; None if ``mol`` is not
+    replaced. For most molecules ``smiles`` shows quickly that the tags are unique.
     """
     if smiles is not None and "|" not in smiles and len(_TAGS.findall(smiles)) < 2:
         return mol, None
-    tags = sum(atom.GetChiralTag() != Chem.ChiralType.CHI_UNSPECIFIED for atom in mol.GetAtoms())
-    if tags < 2:
+    centres = mol.GetAtomsMatchingQuery(_STEREOCENTRE)
+    if len(centres) < 2:
         return mol, None
     # Without stereo, since ties that stereo breaks depend on the SMILES notation themselves.
-    ranks = Chem.CanonicalRankAtoms(mol, breakTies=False, includeChirality=False, includeAtomMaps=False)
-    if len(set(ranks)) == mol.GetNumAtoms():
+    ranks = list(Chem.CanonicalRankAtoms(mol, breakTies=False, includeChirality=False, includeAtomMaps=False))
+    if not any(_has_equal_neighbours(centre, ranks) for centre in centres):
         return mol, None
     reparsed = reparse_canonical(mol)
     if reparsed is None or reparsed.GetNumAtoms() != mol.GetNumAtoms():
@@ -185,6 +203,11 @@ def normalize_stereo(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol
     for place, atom in enumerate(re.findall(r"\d+", mol.GetProp("_smilesAtomOutputOrder"))):
         places[int(atom)] = place
     return reparsed, places
+
+
+def _has_equal_neighbours(atom: Chem.Atom, ranks: Sequence[int]) -> bool:
+    neighbours = [ranks[neighbour.GetIdx()] for neighbour in atom.GetNeighbors()]
+    return len(set(neighbours)) < len(neighbours)
 
 
 def graph_atom_indices(mol: Chem.Mol) -> list[int]:

@@ -8,7 +8,7 @@ from unusual_molecules import EXTENDED, UNUSUAL
 
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
-from graphslice.chem.parse import graph_atom_indices, mol_to_smiles, parse_molecule
+from graphslice.chem.parse import graph_atom_indices, mol_to_smiles, normalize_stereo, parse_molecule
 
 CHIRAL = [
     "C[C@H](O)F", "C[C@H](O)[C@@H](O)[C@H](C)O", "C[C@H]1CC[C@@H](C)CC1", "C[C@@]12CC[C@H](C1)C2(C)C",
@@ -220,6 +220,12 @@ def test_invalid_smiles_gives_the_reason(smiles, reason, order, capfd):
         smiles_to_graph(smiles, atom_order=order)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")  # RDKit's own messages are suppressed
+
+
+def test_only_molecules_with_symmetric_sides_are_read_twice():
+    for smiles in ("C[C@H](O)[C@@H](N)c1ccccc1", "CC(C)[C@H](F)[C@@H]1CCC(C)(C)O1", *ALIKE_SIDES):
+        mol = parse_molecule(smiles, 100)
+        assert (normalize_stereo(mol)[0] is mol) == (smiles not in ALIKE_SIDES)
 
 
 def test_graph_if_rdkit_cannot_reparse_its_smiles(monkeypatch):

@@ -1,8 +1,8 @@
 """Rate of ``predict`` for a file of molecules, compared with chemprop; makes a table of docs/benchmarks.md.
 
-``--data DIR --chemprop ENV/bin/chemprop`` trains on one table (TDC's Caco-2), predicts the molecules of another
-(lipophilicity) once and four times, in turns, and adds a line for each prediction to docs/benchmarks/rate.jsonl. The
-difference of the two processor times is without the start of the command.
+``--data DIR --chemprop ENV/bin/chemprop`` trains on 600 and on 4,400 molecules of one table (TDC's LD50), predicts
+those of another (lipophilicity) once and three times, in turns, and adds a line for each prediction to
+docs/benchmarks/rate.jsonl. The difference of the two processor times is without the start of the command.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from benchmarks.table_methods import Chemprop, Commands, version
 from benchmarks.table_tasks import TDC, Table, read_table
 from graphslice.system.machine import hardware_info
 
-TRAINED_ON, PREDICTED, TIMES = "caco2_wang", "lipophilicity_astrazeneca", 4
+TRAINED_ON, PREDICTED, TIMES = "ld50_zhu", "lipophilicity_astrazeneca", 3
+#: Numbers of training molecules of the default; the rate of a network does not depend on them.
+FEW, MANY = 600, 4_400
 #: Name of each model in the results, and in the table.
 MODELS = {
     "chemprop": "chemprop",
-    "default": "default of a small table: network, forest, boosting and kernel machine",
+    "chemprop-fast": "chemprop with `--use-cuikmolmaker-featurization`",
+    f"default-{MANY}": f"default, {MANY:,} training molecules: network, forest, boosting and kernel machine",
+    f"default-{FEW}": f"default, {FEW} training molecules",
     "network": "its network alone",
 }
+#: Those that the others are compared with.
+RIVALS = ("chemprop", "chemprop-fast")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +52,14 @@ def run(options: argparse.Namespace) -> None:
 def measure(options: argparse.Namespace, folder: Path) -> None:
     """Train the models and add a line for each prediction of a file."""
     commands = Commands(folder, threads=1)
-    predict = _train(read_table(TDC[TRAINED_ON], options.data, 0), options.chemprop, commands)
-    molecules = pd.DataFrame({"smiles": read_table(TDC[PREDICTED], options.data, 0).smiles})
+    table = read_table(TDC[TRAINED_ON], options.data, 0)
+    predict = _train(table, options.chemprop, commands)
+    smiles = read_table(TDC[PREDICTED], options.data, 0).smiles
+    molecules = pd.DataFrame({"smiles": smiles[~np.isin(smiles, table.smiles)]})
     files = {len(molecules) * times: folder / f"times-{times}.csv" for times in (1, TIMES)}
     for path, times in zip(files.values(), (1, TIMES), strict=True):
         pd.concat([molecules] * times).to_csv(path, index=False)
-    versions = dict.fromkeys(MODELS, version()) | {"chemprop": Chemprop(options.chemprop).version}
+    versions = dict.fromkeys(MODELS, version()) | dict.fromkeys(RIVALS, Chemprop(options.chemprop).version)
     for number in range(options.rounds):
         for model in MODELS:
             for count, path in files.items():
@@ -67,26 +75,26 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
 def _train(table: Table, chemprop: str, commands: Commands) -> dict[str, list[object]]:
     """Train each model; return its command of prediction, which the file to predict follows."""
     fit, out = commands.folder / "fit.csv", commands.folder / "out.csv"
-    table.frame("train", "valid").to_csv(fit, index=False)
     (target,) = table.targets
     ours = [sys.executable, "-m", "graphslice"]
-    train = [*ours, "train", "--dataset", fit, "--targets", target, "--split", "random", "--out"]
-    commands.run(*train, commands.folder / "default")
-    commands.run(*train, commands.folder / "network", "--baselines", "off")
+    rows, predict = table.frame("train", "valid").drop(columns="split").sample(frac=1, random_state=0), {}
+    runs = {f"default-{MANY}": MANY, f"default-{FEW}": FEW, "network": FEW}
+    for name, count in runs.items():
+        rows.head(count).to_csv(fit, index=False)
+        baselines = ("--baselines", "off" if name == "network" else "on")
+        run = commands.folder / name
+        commands.run(
+            *(*ours, "train", "--dataset", fit, "--targets", target, "--split", "random", *baselines, "--out", run)
+        )
+        predict[name] = [*ours, "predict", run, "--overwrite", "-o", out]
     theirs = commands.folder / "chemprop"  # the rate does not depend on the number of epochs
     commands.run(
         *(chemprop, "train", "--data-path", fit, "--smiles-columns", "smiles", "--target-columns", target),
         *("--task-type", "regression", "--epochs", 5, "--output-dir", theirs),
     )
-    predict = {
-        name: [*ours, "predict", commands.folder / name, "--overwrite", "-o", out] for name in ("default", "network")
-    }
-    return predict | {
-        "chemprop": [
-            *(chemprop, "predict", "--smiles-columns", "smiles", "--model-paths", theirs, "--output", out),
-            "--test-path",
-        ]
-    }
+    slow = [chemprop, "predict", "--smiles-columns", "smiles", "--model-paths", theirs, "--output", out]
+    fast = [*slow, "--use-cuikmolmaker-featurization"]
+    return predict | {name: [*words, "--test-path"] for name, words in zip(RIVALS, (slow, fast), strict=True)}
 
 
 def microseconds(lines: list[dict]) -> dict[str, list[float]]:
@@ -103,13 +111,14 @@ def microseconds(lines: list[dict]) -> dict[str, list[float]]:
 
 
 def rate_table(lines: list[dict]) -> str:
-    """Return the table: the mean over rounds, and their range."""
+    """Return the table: the mean over rounds, and the range of the rates."""
     found = microseconds(lines)
-    rows = [["model", "microseconds a molecule", "times the rate of chemprop"]]
+    rows = [["model", "microseconds a molecule", *(f"times the rate of {MODELS[rival]}" for rival in RIVALS)]]
     for model, values in found.items():
-        ratios = np.array(found["chemprop"]) / np.array(values)
-        rate = "1" if model == "chemprop" else f"{ratios.mean():.1f} ({ratios.min():.1f} to {ratios.max():.1f})"
-        rows.append((MODELS[model], f"{np.mean(values):,.0f}", rate))
+        ratios = [np.array(found[rival]) / np.array(values) for rival in RIVALS]
+        rates = [f"{ratio.mean():.1f} ({ratio.min():.1f} to {ratio.max():.1f})" for ratio in ratios]
+        rates = ["1" if model == rival else rate for rival, rate in zip(RIVALS, rates, strict=True)]
+        rows.append([MODELS[model], f"{np.mean(values):,.0f}", *rates])
     first = lines[0]
     note = f"{first['machine']}, {first['version']}, {lines[-1]['version']}, {len(found['chemprop'])} rounds in turns."
     return f"{markdown(rows)}\n{note}\n"

@@ -26,32 +26,6 @@ class TargetScores(TypedDict):
     """number of labels of each class"""
 
 
-class Scores(TypedDict):
-    """Scores of a dataset: further keys are metrics, each as its mean over the targets that have it."""
-
-    molecules: int
-    """number of labelled molecules that were predicted"""
-    targets: dict[str, TargetScores]
-    """scores of each target"""
-
-
-class Metrics(TypedDict):
-    """Contents of metrics.json."""
-
-    metric: NotRequired[str]
-    """metric that selected the best epoch"""
-    valid: NotRequired[Scores]
-    """scores of the held-out molecules"""
-    test: NotRequired[Scores]
-    """scores of the test set"""
-    baselines: NotRequired[dict[str, Any]]
-    """the metric of the network, the base models and the stack, by split"""
-    members: NotRequired[dict[str, Any]]
-    """the metric of each member of an ensemble or fold, by split"""
-    init_from: NotRequired[str]
-    """the model that was fine-tuned"""
-
-
 class Run(TypedDict):
     """A trained run."""
 
@@ -59,8 +33,8 @@ class Run(TypedDict):
     """run directory, which every command takes as a model"""
     report: str | None
     """path of report.html; null if none was written"""
-    metrics: Metrics
-    """contents of metrics.json"""
+    metrics: dict[str, Any]
+    """contents of metrics.json, one of the files of a run"""
     training: dict[str, Any]
     """contents of training.json: parameters, steps, seconds, device and so on"""
 
@@ -181,5 +155,5 @@ class Description(TypedDict):
     """hf://user/name@commit of a model of the Hub"""
     calibrated: bool
     """whether it gives prediction intervals"""
-    metrics: Metrics
-    """contents of metrics.json; empty without the file"""
+    metrics: dict[str, Any]
+    """contents of metrics.json, one of the files of a run; empty without the file"""

@@ -9,11 +9,15 @@ export const withUnit = (model, name) => (model.units[name] ? `${name} (${model.
 
 // A target of a row: `at` is the number that is sorted, filtered and coloured.
 export function read(model, row, target) {
-  const value = row[`${target}_pred`], classes = model.classes[target], deviation = row[`${target}_std`] ?? row[`${target}_prob_${classes?.at(-1)}_std`];
+  const value = row[`${target}_pred`], classes = model.classes[target], named = classes?.length > 2 ? value : classes?.[1];
+  const deviation = row[classes ? `${target}_prob_${named}_std` : `${target}_std`];
   const spread = typeof deviation === "number" ? `SD over models ${short(deviation)}` : "";
-  if (Array.isArray(value)) return { at: null, text: value.map((one) => short(one)).join(" "), prediction: value.map((one) => short(one)).join(" "), bounds: "", spread };
+  if (Array.isArray(value)) {
+    const text = value.map((one) => short(one)).join(" ");
+    return { at: null, text, prediction: text, bounds: "", spread };
+  }
   if (classes) {
-    const named = classes.length > 2 ? value : classes[1], at = row[`${target}_prob_${named}`], sure = row[`${target}_sure`];
+    const at = row[`${target}_prob_${named}`], sure = row[`${target}_sure`];
     let bounds = sure === undefined ? "" : sure ? "sure" : "unsure";
     if (classes.length > 2 && sure === false) bounds += `: ${row[`${target}_set`].replaceAll("|", " or ") || "no class"}`;
     const prediction = `${value}, P(${named}) ${at.toFixed(2)}`;

@@ -5,21 +5,26 @@ import { featureColumns } from "/input.js";
 
 export function compare(dialog, table, indices, level) {
   const { model } = table, close = element("button", { type: "button", textContent: "Close", onclick: () => dialog.close() });
-  const heads = indices.map((index) => head(table, index)), width = indices.length + 1;
-  const groups = Object.entries(model.groups).flatMap(([group, targets]) => [
-    ...(group ? [element("tr", { className: "groups" }, element("th", { colSpan: width, scope: "colgroup" }, element("span", { textContent: group })))] : []),
-    ...targets.map((target) => element("tr", {}, targetHead(model, target), ...indices.map((index) => full(table, index, target, level)))),
-  ]);
-  const body = element("table", {}, element("thead", {}, element("tr", {}, element("th", {}, close), ...heads)), element("tbody", {}, ...explanation(table, indices), ...groups));
-  dialog.replaceChildren(element("div", { className: "side-by-side" }, body));
+  const rows = explanation(table, indices);
+  for (const [group, targets] of Object.entries(model.groups)) {
+    const title = element("span", { textContent: group });
+    if (group) rows.push(element("tr", { className: "groups" }, element("th", { colSpan: indices.length + 1, scope: "colgroup" }, title)));
+    for (const target of targets) rows.push(element("tr", {}, targetHead(model, target), ...indices.map((index) => full(table, index, target, level))));
+  }
+  const heads = element("tr", {}, element("th", {}, close), ...indices.map((index) => moleculeHead(table, index)));
+  const whole = element("table", {}, element("thead", {}, heads), element("tbody", {}, ...rows));
+  dialog.replaceChildren(element("div", { className: "side-by-side" }, whole));
   dialog.onclick = (event) => event.target === dialog && dialog.close();
   dialog.showModal();
-  dialog.scrollTo(0, 0);
 }
 
-function head(table, index) {
-  const row = table.rows[index], made = element("th", { scope: "col" }, picture(row.smiles), table.nameOf(index), element("code", { className: "smiles", textContent: row.smiles, title: row.smiles }));
-  if ("similarity" in row) made.append(element("small", { className: row.in_domain ? "" : "outside", textContent: `${row.in_domain ? "inside" : "outside"} the applicability domain, similarity ${row.similarity.toFixed(2)}` }));
+const code = (smiles) => element("code", { className: "smiles", textContent: smiles, title: smiles });
+
+function moleculeHead(table, index) {
+  const row = table.rows[index], made = element("th", { scope: "col" }, picture(row.smiles), table.nameOf(index), code(row.smiles));
+  if (!("similarity" in row)) return made;
+  const text = `${row.in_domain ? "inside" : "outside"} the applicability domain, similarity ${row.similarity.toFixed(2)}`;
+  made.append(element("small", { className: row.in_domain ? "" : "outside", textContent: text }));
   return made;
 }
 
@@ -28,7 +33,8 @@ function targetHead(model, target) {
 }
 
 function full(table, index, target, level) {
-  const { model } = table, row = table.rows[index], found = read(model, row, target), rank = percentileOfDrugs(model, target, found.at);
+  const { model } = table, row = table.rows[index], found = read(model, row, target);
+  const rank = percentileOfDrugs(model, target, found.at);
   const lines = [found.bounds && `${found.bounds} (${level}%)`, rank !== null && `percentile ${rank.toFixed(0)}`, found.spread];
   const cell = element("td", {}, found.prediction, ...lines.filter(Boolean).map((text) => element("small", { textContent: text })));
   return colour(cell, grade(model, row, target, table.ranges[target]));
@@ -45,7 +51,7 @@ function explanation(table, indices) {
     rows.push(element("tr", {}, element("th", { scope: "row" }, "atom contributions", select, button), ...cells));
   }
   if (model.calibrated) {
-    const nearest = indices.map((index) => table.rows[index].nearest).map((smiles) => element("td", {}, picture(smiles), element("code", { className: "smiles", textContent: smiles, title: smiles })));
+    const nearest = indices.map((index) => table.rows[index].nearest).map((smiles) => element("td", {}, picture(smiles), code(smiles)));
     rows.push(element("tr", {}, element("th", { scope: "row" }, "nearest training molecule"), ...nearest));
   }
   return rows;
@@ -58,7 +64,8 @@ async function fill(table, index, target, cell) {
     const { columns: lists } = molecule.header ? featureColumns(model, [molecule]) : { columns: {} };
     const columns = Object.fromEntries(Object.entries(lists).map(([name, [value]]) => [name, value]));
     const found = await api("/explain", { smiles: table.rows[index].smiles, model: model.name, target, columns });
-    cell.replaceChildren(svgImage(found.svg, { alt: `contributions of the atoms to ${found.quantity}` }), element("small", { textContent: found.warning ?? "" }));
+    const image = svgImage(found.svg, { alt: `contributions of the atoms to ${found.quantity}` });
+    cell.replaceChildren(image, element("small", { textContent: found.warning ?? "" }));
   } catch (error) {
     cell.textContent = error.message;
   }

@@ -89,8 +89,10 @@ export class Table {
     const word = text.trim().toLowerCase(), number = String.raw`(-?\d*\.?\d+(?:e[-+]?\d+)?)`;
     const one = word.match(new RegExp(`^([<>])=?\\s*${number}$`)), two = word.match(new RegExp(`^${number}\\s+to\\s+${number}$`));
     if (!word) delete this.conditions[column];
-    else if (one) this.conditions[column] = (index) => (one[1] === "<" ? this.value(index, column) <= Number(one[2]) : this.value(index, column) >= Number(one[2]));
-    else if (two) this.conditions[column] = (index) => this.value(index, column) >= Number(two[1]) && this.value(index, column) <= Number(two[2]);
+    else if (one || two) {
+      const [low, high] = two ? [two[1], two[2]].map(Number) : one[1] === "<" ? [-Infinity, Number(one[2])] : [Number(one[2]), Infinity];
+      this.conditions[column] = (index) => low <= this.value(index, column) && this.value(index, column) <= high;
+    }
     else this.conditions[column] = (index) => this.words(index, column).some((each) => each.startsWith(word));
     this.update();
   }
@@ -105,29 +107,35 @@ export class Table {
   // --- elements ------------------------------------------------------------------------------------
 
   header() {
-    const { model } = this, columns = [...(model.calibrated ? [DOMAIN] : []), ...this.targets], groups = Object.keys(model.groups).filter((group) => group && !this.hidden.has(group));
+    const { model, table } = this, { targets } = this, hasDomain = model.calibrated;
+    const groups = Object.entries(model.groups).filter(([group]) => group && !this.hidden.has(group));
     this.few = Object.keys(model.targets).length <= FEW;
-    this.table.className = this.few ? "few" : "many";
-    this.table.style.setProperty("--columns", this.targets.length);
-    this.table.style.setProperty("--domain", Number(model.calibrated));
-    const head = (column, name, unit) => {
-      const th = element("th", { scope: "col" }), button = element("button", { type: "button", onclick: () => this.sort(column) });
-      name.split("_").forEach((part, i) => button.append(...(i ? ["_", element("wbr"), part] : [part])));
-      if (unit) button.append(element("small", { textContent: unit }));
-      const filter = element("input", { className: "condition", type: "search", placeholder: column ? "<0.5" : "", disabled: !column, onchange: () => this.filter(column, filter.value) });
-      filter.setAttribute("aria-label", `Filter ${name}: <0.5, >3, 1 to 2, or a word`);
-      filter.title = "<0.5, >3, 1 to 2, or a word: a class, good, between, bad or unsure";
-      if (column) th.title = model.descriptions[column] ?? "";
-      th.className = column === DOMAIN ? "domain" : "";
-      th.dataset.column = column;
-      th.append(button, ...(column ? [filter] : []));
-      return th;
-    };
-    const unit = (target) => model.units[target] ?? (model.classes[target]?.length === 2 ? `P(${model.classes[target][1]})` : "");
-    const names = element("tr", {}, head("", "molecule", ""), ...columns.map((column) => (column === DOMAIN ? head(column, "similarity", "to training set") : head(column, column, unit(column)))));
-    const spans = groups.map((group) => element("th", { colSpan: model.groups[group].length, scope: "colgroup", className: "group" }, element("span", { textContent: group })));
-    const first = element("th"), domain = model.calibrated ? [element("th", { className: "domain" })] : [];
-    this.table.replaceChildren(element("thead", {}, ...(groups.length ? [element("tr", { className: "groups" }, first, ...domain, ...spans)] : []), names), element("tbody"));
+    table.className = this.few ? "few" : "many";
+    table.style.setProperty("--columns", targets.length);
+    table.style.setProperty("--domain", Number(hasDomain));
+    const span = ([group, names]) => element("th", { colSpan: names.length, scope: "colgroup", className: "group" }, element("span", { textContent: group }));
+    const above = element("tr", {}, element("th"), ...(hasDomain ? [element("th", { className: "domain" })] : []), ...groups.map(span));
+    const chance = (target) => (model.classes[target]?.length === 2 ? `P(${model.classes[target][1]})` : "");
+    const names = element("tr", {}, this.columnHead("", "molecule", ""));
+    if (hasDomain) names.append(this.columnHead(DOMAIN, "similarity", "to training set"));
+    names.append(...targets.map((target) => this.columnHead(target, target, model.units[target] ?? chance(target))));
+    table.replaceChildren(element("thead", {}, ...(groups.length ? [above] : []), names), element("tbody"));
+  }
+
+  // The head of a column: a button that sorts, and the input of its filter.
+  columnHead(column, name, unit) {
+    const button = element("button", { type: "button", onclick: () => this.sort(column) });
+    name.split("_").forEach((part, i) => button.append(...(i ? ["_", element("wbr"), part] : [part])));
+    if (unit) button.append(element("small", { textContent: unit }));
+    const head = element("th", { scope: "col", className: column === DOMAIN ? "domain" : "" }, button);
+    head.dataset.column = column;
+    if (!column) return head;
+    head.title = this.model.descriptions[column] ?? "";
+    const input = element("input", { className: "condition", type: "search", placeholder: "<0.5", onchange: () => this.filter(column, input.value) });
+    input.title = "<0.5, >3, 1 to 2, or a word: a class, good, between, bad or unsure";
+    input.setAttribute("aria-label", `Filter ${name}: ${input.title}`);
+    head.append(input);
+    return head;
   }
 
   // Only the rows in view, and some above and below, are elements; empty rows have the height of the others.
@@ -153,28 +161,37 @@ export class Table {
   }
 
   makeRow(index) {
-    const { model } = this, row = this.rows[index], name = this.nameOf(index);
-    const box = element("input", { type: "checkbox", checked: this.chosen.has(index), onchange: () => this.choose(index, box) });
-    box.setAttribute("aria-label", `Choose ${name} to compare`);
-    const button = element("button", { type: "button", className: "name", textContent: name, title: name, onclick: () => this.open([index]) });
-    const texts = element("div", {}, element("span", { className: "title" }, ...(row.error === null ? [box] : []), button), element("code", { className: "smiles", textContent: row.smiles, title: row.smiles }));
-    const made = element("tr", {}, element("th", { scope: "row" }, element("div", { className: "molecule-cell" }, picture(row.smiles), texts)));
+    const { model, targets } = this, row = this.rows[index], made = element("tr", {}, this.rowHead(index, row));
     made.dataset.index = index;
     this.cache.set(index, made);
     if (row.error !== null) {
-      button.disabled = true;
-      made.append(element("td", { className: "error", colSpan: this.targets.length + 1, title: row.error }, element("div", { textContent: row.error })));
+      made.append(element("td", { className: "error", colSpan: targets.length + 1, title: row.error }, element("div", { textContent: row.error })));
       return made;
     }
-    if (model.calibrated) made.append(element("td", { className: row.in_domain ? "" : "outside" }, row.similarity.toFixed(2), ...(row.in_domain ? [] : [element("small", { textContent: "outside" })])));
-    for (const target of this.targets) {
-      const found = read(model, row, target), range = this.ranges[target], cell = element("td", { className: "target" });
+    if (model.calibrated) {
+      const note = row.in_domain ? [] : [element("small", { textContent: "outside" })];
+      made.append(element("td", { className: row.in_domain ? "" : "outside" }, row.similarity.toFixed(2), ...note));
+    }
+    for (const target of targets) {
+      const found = read(model, row, target), range = this.ranges[target], cell = element("td", { className: "target" }, this.few ? "" : found.text);
       cell.dataset.target = target;
-      const bounds = element("small", { textContent: [found.bounds, found.spread].filter(Boolean).join("; ") });
-      cell.append(this.few ? element("div", {}, found.prediction, bounds, ...(found.at === null ? [] : [bar(found, range)])) : found.text);
+      if (this.few) {
+        const bounds = element("small", { textContent: found.bounds });
+        cell.append(element("div", {}, found.prediction, bounds, ...(found.at === null ? [] : [bar(found, range)])));
+      }
       made.append(colour(cell, grade(model, row, target, range)));
     }
     return made;
+  }
+
+  rowHead(index, row) {
+    const name = this.nameOf(index), hasError = row.error !== null;
+    const box = element("input", { type: "checkbox", checked: this.chosen.has(index), onchange: () => this.choose(index, box) });
+    box.setAttribute("aria-label", `Choose ${name} to compare`);
+    const button = element("button", { type: "button", className: "name", textContent: name, title: name, disabled: hasError, onclick: () => this.open([index]) });
+    const title = element("span", { className: "title" }, ...(hasError ? [] : [box]), button);
+    const texts = element("div", {}, title, element("code", { className: "smiles", textContent: row.smiles, title: row.smiles }));
+    return element("th", { scope: "row" }, element("div", { className: "molecule-cell" }, picture(row.smiles), texts));
   }
 
   choose(index, box) {

@@ -53,6 +53,7 @@ _MAX_REQUESTS = 128
 _LATER = {"retry-after": "5"}
 # Bytes of a request for each of its molecules; of a file, and of what a workbook holds when it is unpacked.
 _MOLECULE_BYTES, _FILE_BYTES, _UNPACKED_BYTES = 2_048, 20_000_000, 200_000_000
+_BYTES = "application/octet-stream"
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 # What pydantic says in the terms of its library.
 _PROBLEMS = {
@@ -208,6 +209,8 @@ class Service:
 
     async def read(self, name: str, request: Request) -> Response:
         """Convert a file, the body of the request, to CSV: an Excel workbook or an SDF file, by the end of its name."""
+        if request.headers.get("content-type") != _BYTES:  # which browsers do not let other pages send
+            raise InputError(f"send the file with the header content-type: {_BYTES}")
         content = await request.body()
         async with self._time_limit():
             return JSONResponse(await self._in(self._waiting, read_file, name, content, self._pool))

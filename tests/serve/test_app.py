@@ -325,12 +325,15 @@ def workbook(*rows: list) -> bytes:
     return file.getvalue()
 
 
+BYTES = {"content-type": "application/octet-stream"}
+
+
 def test_files_become_csv(client):
     book = workbook(["name", "SMILES", "dose"], ['a, "b"', "CCO", 1.5], [None, "CCN", None])
-    content = client.post("/read?name=My%20book.XLSX", content=book).json()
+    content = client.post("/read?name=My%20book.XLSX", content=book, headers=BYTES).json()
     assert content == {"csv": 'name,SMILES,dose\n"a, ""b""",CCO,1.5\n,CCN,\n', "notes": []}
     record = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO")) + "> <logp>\n-0.3\n\n$$$$\n"
-    content = client.post("/read?name=a.sdf", content=f"first{record}bad\n\n\n$$$$\n").json()
+    content = client.post("/read?name=a.sdf", content=f"first{record}bad\n\n\n$$$$\n", headers=BYTES).json()
     assert content["csv"] == "smiles,name,logp\nCCO,first,-0.3\n,bad,\n"
     assert content["notes"][0].startswith("1 record without a structure; the first: record 2 of file.sdf")
 
@@ -345,8 +348,13 @@ def test_files_become_csv(client):
     ],
 )
 def test_files_that_cannot_be_read_are_one_sentence(client, name, content, words):
-    response = client.post("/read", params={"name": name}, content=content)
+    response = client.post("/read", params={"name": name}, content=content, headers=BYTES)
     assert response.status_code == 422 and words in response.json()["error"] and "/tmp" not in response.text
+
+
+def test_files_are_not_read_from_a_form_of_another_page(client):
+    response = client.post("/read?name=a.sdf", content=b"$$$$", headers={"content-type": "text/plain"})
+    assert response.status_code == 422 and "content-type: application/octet-stream" in response.json()["error"]
 
 
 def test_a_file_that_unpacks_to_too_much_or_takes_too_long_is_rejected(monkeypatch):

@@ -311,12 +311,13 @@ def _python_values(column: pa.ChunkedArray) -> list[Any]:
 
 def plain_rows(chunk: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield rows as JSON values: None if not finite, text for dates, float32 in the shortest exact form."""
-    columns = []
-    for column in chunk.columns:
-        is_short = pa.types.is_float32(column.type.value_type if _holds_lists(column.type) else column.type)
-        columns.append([_plain_value(value, is_short) for value in _python_values(column)])
-    for row in zip(*columns, strict=True):
+    for row in zip(*map(_plain_values, chunk.columns), strict=True):
         yield dict(zip(chunk.column_names, row, strict=True))
+
+
+def _plain_values(column: pa.ChunkedArray) -> list[Any]:
+    is_short = pa.types.is_float32(column.type.value_type if _holds_lists(column.type) else column.type)
+    return [_plain_value(value, is_short) for value in _python_values(column)]
 
 
 def _plain_value(value: Any, is_short: bool) -> Any:
@@ -357,7 +358,9 @@ def _cell_texts(column: pa.ChunkedArray) -> list[str]:
     if pa.types.is_float32(column.type):  # the shortest text that is read back as the same number
         values = (value for array in column.chunks for value in float_values(array))
         return ["" if np.isnan(value) else str(value) for value in values]
-    return json_lists(column) if _holds_lists(column.type) else texts(column)
+    if _holds_lists(column.type):
+        return ["" if value is None else json.dumps(value, ensure_ascii=False) for value in _plain_values(column)]
+    return texts(column)
 
 
 def _csv_sink(file: IO[str], delimiter: str) -> _TextSink:
@@ -422,19 +425,6 @@ def list_array(items: pa.Array, ptr: np.ndarray, valid: np.ndarray) -> pa.Array:
     if ptr[-1] >= 2**31:
         return pa.LargeListArray.from_arrays(number_array(ptr), items, mask=bool_array(~valid))
     return pa.ListArray.from_arrays(number_array(ptr.astype(np.int32)), items, mask=bool_array(~valid))
-
-
-def json_lists(column: pa.ChunkedArray) -> list[str]:
-    """Format lists as JSON texts, float32 in the shortest form; null becomes ``""``, and types without JSON text."""
-    texts = []
-    for items in column.to_pylist():
-        if items is None:
-            texts.append("")
-            continue
-        if pa.types.is_float32(column.type.value_type):
-            items = [None if item is None or np.isnan(item) else float(str(np.float32(item))) for item in items]
-        texts.append(json.dumps(items, ensure_ascii=False, default=str))
-    return texts
 
 
 def bool_array(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:

@@ -8,7 +8,6 @@ classification; predictions ``values`` are ``float32 [R, W]``.
 from __future__ import annotations
 
 import csv
-import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -179,7 +178,7 @@ def _evaluate(run: Run, split: str, predictions: SplitPredictions) -> EvaluatedS
     by_target = errors_by_target(tasks, true, predictions.values) / error_scales(tasks, labels[data.splits["train"]])
     calibration = read_calibration(run.folder, run.checkpoints)
     sets = calibration.prediction_sets(predictions.values, tasks, COVERAGE_LEVEL / 100) if calibration else {}
-    return EvaluatedSplit(run.split_name(split), predictions, true, by_target, mean_of_known(by_target), sets)
+    return EvaluatedSplit(run.split_name(split), predictions, true, by_target, np.nanmean(by_target, axis=1), sets)
 
 
 def _predictions(run: Run, evaluated: EvaluatedSplit, split: str) -> Section:
@@ -304,13 +303,6 @@ def error_scales(tasks: Sequence[Task], labels: np.ndarray) -> np.ndarray:
         if task.kind == REGRESSION and len(known) > 1:
             scales[t] = np.std(_log10(known) if task.transform == "log" else known) or 1.0
     return scales
-
-
-def mean_of_known(by_target: np.ndarray) -> np.ndarray:
-    """Average the known values over the targets: ``float64 [R, T]`` to ``float64 [R]``, nan where none is known."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of rows without any
-        return np.nanmean(by_target, axis=1)
 
 
 def error_name(tasks: Sequence[Task]) -> str:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
@@ -168,11 +167,6 @@ _ERRORS = ("mae", "rmse", "median_error")
 _SPLITS = ("valid", "test")
 
 
-def dataset_name(run: Run) -> str:
-    """Return the name of the dataset without its directory."""
-    return Path(run.config.data.dataset).name or run.config.data.dataset
-
-
 # Scores of a headline, and their names there.
 _HEADLINE_SCORES = {
     REGRESSION: {"median_error": "typical error", "spearman": "rank correlation"},
@@ -306,7 +300,10 @@ def _targets(run: Run) -> list[Text | Table]:
     parts: list[Text | Table] = [Text(note)]
     tasks = run.checkpoints[0].tasks
     for kind in TASK_KINDS if splits else ():
-        scores = {split: _of_kind(run.metrics[split]["targets"], kind) for split in splits}
+        scores = {
+            split: {name: values for name, values in run.metrics[split]["targets"].items() if values["kind"] == kind}
+            for split in splits
+        }
         ranked = scores[splits[0 if run.held_out_folds else -1]]
         if not ranked:
             continue
@@ -331,10 +328,6 @@ def _targets(run: Run) -> list[Text | Table]:
         head = [*["target"] * (len(tasks) > 1), "set", *(METRICS[name].label for name in names), "n"]
         parts.append(Table(f"{caption}.", head, rows, folded=len(ranked) > 2 * MAX_TARGETS))
     return parts
-
-
-def _of_kind(targets: dict[str, dict], kind: str) -> dict[str, dict]:
-    return {name: scores for name, scores in targets.items() if scores["kind"] == kind}
 
 
 def _component_scores(run: Run) -> list[Heading | Text | Table]:

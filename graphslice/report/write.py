@@ -16,7 +16,6 @@ from graphslice.report.predictions import prediction_sections
 from graphslice.report.sections import (
     MAX_TARGETS,
     data_section,
-    dataset_name,
     facts,
     headlines,
     how_to_repeat,
@@ -80,7 +79,7 @@ def page(run: Run) -> str:
     environment.globals["style"] = Markup(environment.get_template("style.css").render())
     sections = [scores_section(run), data_section(run), training_section(run), *prediction_sections(run)]
     targets = run.checkpoints[0].targets
-    title = dataset_name(run) + (f": {targets[0]}" if len(targets) == 1 else "")
+    title = Path(run.config.data.dataset).name + (f": {targets[0]}" if len(targets) == 1 else "")
     return environment.get_template("report.html").render(
         title=title,
         headlines=headlines(run),

@@ -45,7 +45,3 @@ def test_clusters_of_any_fingerprints_match_rdkit(numbers, distance):
     """Includes many ties, empty fingerprints and distances equal to the limit."""
     bits = (np.array(numbers)[:, None] >> np.arange(8) & 1).astype(bool)
     assert as_sets(butina_clusters(bits, distance)) == rdkit_clusters(bits, distance)
-
-
-def test_empty_input_gives_no_clusters():
-    assert butina_clusters(np.empty((0, 8), bool)).tolist() == []

@@ -15,54 +15,35 @@ from graphslice.errors import InputError
 from graphslice.tasks import Task
 
 WORDS = ["pear", "zebra", "pear", "zebra", None, "zebra"]
-NUMBERS = [1, 2, 3, 2, None, 1]
 FLAGS = [0, 1, 1, 0, None, 1]
 LEVELS = [-1, 0, 1, 0, None, -1]
 
 
-def table_and_store(folder, labels, task=None, tasks=None):
-    frame = pd.DataFrame({"smiles": ["C", "N", "O", "F", "CC", "CN"], "y": labels})
-    frame.to_csv(folder / "t.csv", index=False)
-    data = DataConfig(str(folder / "t.csv"), targets="y")
-    featurize_dataset(data, GraphConfig(), folder / "t.arrow", workers=1)
-    data = replace(data, task=task)
-    return load_dataset(data, tasks), load_dataset(replace(data, dataset=str(folder / "t.arrow")), tasks)
-
-
 @pytest.mark.parametrize(
     ("labels", "task"),
     [
-        (WORDS, Task("k", "multiclass", ("apple", "pear", "zebra"))),
-        (WORDS, Task("k", "binary", ("zebra", "pear"))),
-        (WORDS, Task("k", "binary", ("apple", "pear"))),
-        (NUMBERS, Task("k", "multiclass", ("1", "2", "3"))),
-        (FLAGS, Task("k", "binary", ("0", "1"))),
-        (FLAGS, Task("k", "binary", ("1", "0"))),
-    ],
-)
-def test_stored_labels_match_the_table_for_the_tasks_of_a_model(labels, task, tmp_path):
-    table, store = table_and_store(tmp_path, labels, tasks=[task])
-    np.testing.assert_array_equal(store.targets, table.targets)
-    assert store.tasks == table.tasks == [replace(task, name="y")]
-    assert store.rejected == table.rejected
-
-
-@pytest.mark.parametrize(
-    ("labels", "task"),
-    [
-        (NUMBERS, "multiclass"),
+        (WORDS, Task("y", "multiclass", ("apple", "pear", "zebra"))),
+        (WORDS, Task("y", "binary", ("zebra", "pear"))),
+        (WORDS, Task("y", "binary", ("apple", "pear"))),
+        (FLAGS, Task("y", "binary", ("1", "0"))),
         (LEVELS, "multiclass"),
-        ([2.5 if n == 2 else n for n in NUMBERS], "multiclass"),
-        (FLAGS, "binary"),
+        ([2.5, 2, 3, 2.5, None, 3], "multiclass"),
         (FLAGS, None),
-        (WORDS, "y=binary"),
         (WORDS, None),
     ],
 )
-def test_stored_labels_match_the_table_for_the_task_option(labels, task, tmp_path):
-    table, store = table_and_store(tmp_path, labels, task)
+def test_stored_labels_match_the_table(labels, task, tmp_path):
+    """For the task of a model, that of the option, or the inferred one."""
+    frame = pd.DataFrame({"smiles": ["C", "N", "O", "F", "CC", "CN"], "y": labels})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = DataConfig(str(tmp_path / "t.csv"), targets="y")
+    featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1)
+    tasks, option = ([task], None) if isinstance(task, Task) else (None, task)
+    table, store = (
+        load_dataset(replace(data, task=option, dataset=str(tmp_path / name)), tasks) for name in ("t.csv", "t.arrow")
+    )
     np.testing.assert_array_equal(store.targets, table.targets)
-    assert store.tasks == table.tasks and store.rejected == table.rejected
+    assert store.tasks == table.tasks == (tasks or table.tasks) and store.rejected == table.rejected
 
 
 def test_task_option_of_some_targets_matches_the_table(tmp_path):

@@ -38,11 +38,6 @@ def write(path: Path, *batches: pa.RecordBatch, metadata: dict | None = None, **
     return path
 
 
-def test_valid_store_opens(tmp_path):
-    store = GraphStore.open(write(tmp_path / "s.arrow", batch_of(arrays())))
-    assert [graph.num_atoms for graph in store] == [3, 7, 1]
-
-
 def replaced(column: str, array: pa.Array) -> pa.RecordBatch:
     batch = batch_of(arrays())
     at = batch.schema.get_field_index(column)

@@ -243,8 +243,7 @@ def activations(
     model, batch = predictor.networks.as_torch().modules[0], collate_one(predictor, graph, descriptors)
     rows: list[Tensor] = []
     mixed: list[Tensor] = []
-
-    recorded = [(module, rows) for module in (*model.blocks, model.norm)]
+    recorded: list[tuple[torch.nn.Module, list[Tensor]]] = [(module, rows) for module in (*model.blocks, model.norm)]
     recorded += [(block.get_submodule("mixer.output"), mixed) for block in model.blocks]
     with torch.inference_mode(), ExitStack() as hooks:
         for module, inputs in recorded:

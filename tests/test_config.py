@@ -25,13 +25,6 @@ def test_presets_round_trip_through_yaml(name):
     assert RunConfig.from_dict(config.to_dict()) == config
 
 
-def test_all_published_presets_exist():
-    names = "base small zinc12k-slim zinc12k-slice pcqm4mv2-graphormer pcqm4mv2-slice pcqm4m-graphormer"
-    rerun = "pcqm4m-graphormer-rerun pcqm4m-slice-released pcqm4m-slice-released-interleave"
-    formulas = "pcqm4m-slice pcqm4m-slice-interleave pcqm4m-slice-max"
-    assert set(PRESETS) == {*names.split(), *rerun.split(), *formulas.split()}
-
-
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("pcqm4m")])
 def test_pcqm4m_presets_match_their_sources(name):
     """Ying et al.: OGB-LSC/graphormer of their repository; the rerun: the script of the Sliceformer authors; the later

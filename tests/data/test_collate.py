@@ -62,16 +62,6 @@ def test_collated_molecule_does_not_depend_on_the_batch(graphs, ties):
         assert pair_contents(batch, row) == pair_contents(single, 0)
 
 
-def test_distances_match_networkx(graphs):
-    batch = collate(graphs)
-    for row, graph in enumerate(graphs):
-        reference = nx.Graph(graph.bonds.tolist())
-        reference.add_nodes_from(range(graph.num_atoms))
-        lengths = dict(nx.all_pairs_shortest_path_length(reference))
-        distances = {pair: distance for pair, (distance, _) in pair_contents(batch, row).items()}
-        assert distances == {(i, j): lengths[i].get(j, 510) for i in reference for j in reference}
-
-
 @pytest.mark.parametrize("max_path", [1, 3, 5])
 def test_only_the_first_bonds_are_encoded_and_weights_sum_to_one(graphs, max_path):
     batch = collate(graphs, max_path=max_path)

@@ -28,6 +28,7 @@ from benchmarks import results
 from benchmarks.results import markdown
 from benchmarks.table_methods import Commands, version
 from benchmarks.table_tasks import TDC, Task
+from benchmarks.tables import origin_text
 from graphslice.calibration import temperature_scaled
 from graphslice.evaluation.coverage import coverage
 from graphslice.evaluation.format_scores import mean_and_std
@@ -166,9 +167,8 @@ def interval_tables(lines: Sequence[dict]) -> dict[str, str]:
     numbers, classes = (
         {key: group for key, group in groups.items() if field in group[0]} for field in ("jackknife", "temperature")
     )
-    versions = sorted({f"{line['version']}, {line['machine']}" for line in lines})
     return {
-        "interval-versions": f"{'; '.join(versions)}.\n",
+        "interval-versions": origin_text(lines),
         "interval-widths": _numbers(numbers),
         "set-sizes": _classes(classes),
         "temperatures": _calibration(classes),
@@ -195,22 +195,20 @@ def _percent(task: str, values: Sequence[float]) -> str:
 
 def _numbers(groups: Groups) -> str:
     parts = ("intervals", "jackknife")
-    heads = [*(f"{level}%" for level in LEVELS), "width at 90%"]
-    rows = [["task", "split", "seeds", *(f"{head}: GraphSlice, jackknife" for head in heads)]]
+    heads = [f"{name}: {what}" for what in ("coverage", "width") for name in ("GraphSlice", "jackknife+")]
+    rows = [["task", "split", *heads]]
     for (task, split), lines in _with_means(groups).items():
-        cells = [", ".join(_percent(task, _column(lines, part, n, "coverage")) for part in parts) for n in LEVELS]
-        widths = [mean_and_std(_column(lines, part, 90, "width"), 3) for part in parts]
-        rows.append([task, split, len(lines), *cells, "" if task == "mean" else ", ".join(widths)])
+        cells = [_percent(task, _column(lines, part, 90, "coverage")) for part in parts]
+        widths = [mean_and_std(_column(lines, part, 90, "width"), 2) for part in parts]
+        rows.append([task, split, *cells, *(["", ""] if task == "mean" else widths)])
     return markdown(rows)
 
 
 def _classes(groups: Groups) -> str:
-    heads = [f"{prefix}{level}%" for prefix in ("", "classes at ") for level in LEVELS]
-    rows = [["task", "split", "seeds", *heads]]
+    rows = [["task", "split", *(f"coverage at {level}%" for level in LEVELS), "classes at 90%"]]
     for (task, split), lines in _with_means(groups).items():
         cells = [_percent(task, _column(lines, "intervals", level, "coverage")) for level in LEVELS]
-        sizes = [f"{np.mean(_column(lines, 'intervals', level, 'classes')):.2f}" for level in LEVELS]
-        rows.append([task, split, len(lines), *cells, *sizes])
+        rows.append([task, split, *cells, f"{np.mean(_column(lines, 'intervals', 90, 'classes')):.2f}"])
     return markdown(rows)
 
 

@@ -56,7 +56,7 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     """Fill in the generated parts and rewrite the links."""
     filled = _GENERATE.sub(lambda match: GENERATED[match[1]](), markdown)
-    filled = re.sub(" (?=[±↑↓])|(?<=±) ", "\N{NO-BREAK SPACE}", filled)  # a score stays in one line
+    filled = re.sub(r" (?=[±↑↓]|\(\d+\) \|)|(?<=±) ", "\N{NO-BREAK SPACE}", filled)  # a score stays in one line
     return themed_pictures(website_links(_PICTURE.sub(r"![\2](\1)", filled), page.file.src_uri))
 
 

@@ -71,7 +71,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         row, reason = first
         document["first_unanswered"] = {"row": row + 1, "error": reason}
         remark(
-            f"not evaluated, as without a prediction: {pluralize(result['unanswered'], 'molecule')}; the first, row "
+            f"not evaluated for lack of a prediction: {pluralize(result['unanswered'], 'molecule')}; the first, row "
             f"{row + 1}: {reason}",
             kind="warning",
         )

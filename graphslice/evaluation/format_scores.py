@@ -129,7 +129,9 @@ def describe_coverage(split: str, result: dict) -> list[str]:
             before, after = _mean(classes, "calibration_error_before"), _mean(classes, "calibration_error")
             temperature = f" {classes[0]['temperature']:.2f}" if len(classes) == 1 else "s"
             line += f"; temperature{temperature}: calibration error {before:.3f} before, {after:.3f} after"
-        too_few = f"{level}% prediction sets contain all classes: they are hardly separated, or few are held out"
+        too_few = (
+            f"{level}% prediction sets contain all classes: the model hardly separates them, or too few are held out"
+        )
         lines.append(line if informative else too_few)
     return lines
 

@@ -106,7 +106,7 @@ def test_evaluate_command_on_another_file(cli, run_directory, predictor, tmp_pat
     table.to_csv(tmp_path / "other.csv", index=False)
     flags = ("--dataset", tmp_path / "other.csv", "--smiles-column", "mol", "--targets", "gap")
     code, out, err = cli("evaluate", run_directory, *flags)
-    assert code == 0 and "not evaluated, as without a prediction: 1 molecule; the first" in err
+    assert code == 0 and "not evaluated for lack of a prediction: 1 molecule; the first" in err
     assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
 
 

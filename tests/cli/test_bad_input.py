@@ -73,7 +73,7 @@ REJECTED = {
     "predict-start": (["predict", "small", "CCO"], "use gap or adme"),
     "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "list of SMILES has no column"),
     "fingerprint-out-suffix": (["fingerprint", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.npz"], "end in .npy, .csv"),
-    "predict-out-folder": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/folder"], "cannot write"),
+    "predict-out-folder": (["predict", "{run}", "CCO", "-o", "{bad}/folder"], "cannot write"),
     "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),
     "model-missing": (["predict", "{bad}/absent", "CCO"], "no model at"),
     "model-truncated": (["predict", "{bad}/truncated.safetensors", "CCO"], "truncated, damaged"),

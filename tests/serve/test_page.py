@@ -168,6 +168,12 @@ def test_the_table_is_grouped_coloured_sorted_filtered_and_compared(browser, sta
     assert names(browser) == ascending[::-1]
     enter(browser, "[data-column=herg] input", "<0.5", "change")
     assert names(browser) == [name for name in ascending[::-1] if dict(zip(drugs, herg, strict=True))[name] < 0.5]
+    click(browser, "#groups input")  # hides a group
+    assert browser.value("document.querySelectorAll('[data-target=caco2], [data-column=caco2]').length") == 0
+    assert browser.value("document.querySelector('[data-column=herg]').ariaSort") == "descending"
+    assert browser.value("document.querySelector('[data-column=herg] input').value") == "<0.5"
+    enter(browser, "[data-column=herg] input", "bad", "change")
+    assert "astemizole" in names(browser) and "caffeine" not in names(browser)
     enter(browser, "[data-column=herg] input", "", "change")
     enter(browser, "#find", "ASPI")
     assert names(browser) == ["aspirin"]

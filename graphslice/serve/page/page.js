@@ -77,7 +77,7 @@ async function predict() {
   $("progress").hidden = false;
   $("results").hidden = true;
   level = model.calibrated && $("interval").value ? Number($("interval").value) : null;
-  $("filter").setAttribute("aria-expanded", "false");
+  showFilters(false);
   table.hidden.clear();
   table.start(model, molecules);
   showControls(model);
@@ -139,6 +139,11 @@ function showControls(model) {
   $("legend").replaceChildren(...labels.map(([name, label]) => swatch(name, label)), ...(shares ? [swatch("ramp", scale)] : []));
 }
 
+function showFilters(open) {
+  $("filter").setAttribute("aria-expanded", String(open));
+  $("table").classList.toggle("filtered", open);
+}
+
 function changed() {
   const { view, rows, chosen } = table;
   $("count").textContent = view.length === rows.length ? "" : `${view.length.toLocaleString()} of ${rows.length.toLocaleString()} molecules`;
@@ -190,11 +195,7 @@ $("file").onchange = openFile;
 $("model").onchange = showModel;
 $("find").oninput = () => (table.find = $("find").value, table.update());
 $("inside").onchange = () => (table.inside = $("inside").checked, table.update());
-$("filter").onclick = () => {
-  const open = $("filter").getAttribute("aria-expanded") !== "true";
-  $("filter").setAttribute("aria-expanded", String(open));
-  $("table").classList.toggle("filtered", open);
-};
+$("filter").onclick = () => showFilters($("filter").getAttribute("aria-expanded") !== "true");
 $("compare").onclick = () => table.open([...table.chosen]);
 $("download").onclick = download;
 for (const kind of ["pointerover", "click"]) $("table").addEventListener(kind, (event) => showCard(event.target.closest("[data-target]")));

@@ -54,11 +54,11 @@ export class Table {
   }
 
   update() {
-    const text = this.find.trim().toLowerCase(), conditions = Object.entries(this.conditions);
+    const text = this.find.trim().toLowerCase(), conditions = Object.values(this.conditions);
     this.view = [...this.rows.keys()].filter((index) => {
       const row = this.rows[index];
       if (text && ![this.nameOf(index), row.smiles].some((one) => one.toLowerCase().includes(text))) return false;
-      return !(this.inside && row.in_domain !== true) && conditions.every(([column, test]) => row.error === null && test(index, column));
+      return !(this.inside && row.in_domain !== true) && conditions.every(({ test }) => row.error === null && test(index));
     });
     if (this.sorted) {
       const { column, down } = this.sorted, keys = new Map(this.view.map((index) => [index, this.value(index, column)]));
@@ -77,23 +77,28 @@ export class Table {
   sort(column) {
     const { sorted } = this, same = sorted?.column === column;
     this.sorted = same && sorted.down ? null : { column, down: same };  // ascending, descending, as given
-    for (const th of this.table.tHead.querySelectorAll("[data-column]")) {
-      th.removeAttribute("aria-sort");
-      if (th.dataset.column === this.sorted?.column) th.setAttribute("aria-sort", this.sorted.down ? "descending" : "ascending");
-    }
+    this.markSorted();
     this.update();
+  }
+
+  markSorted() {
+    for (const head of this.table.tHead.querySelectorAll("[data-column]")) {
+      head.removeAttribute("aria-sort");
+      if (head.dataset.column === this.sorted?.column) head.setAttribute("aria-sort", this.sorted.down ? "descending" : "ascending");
+    }
   }
 
   // A condition on a column: "<0.5", "> 3", "1 to 2", or a word of a class or a colour.
   filter(column, text) {
     const word = text.trim().toLowerCase(), number = String.raw`(-?\d*\.?\d+(?:e[-+]?\d+)?)`;
     const one = word.match(new RegExp(`^([<>])=?\\s*${number}$`)), two = word.match(new RegExp(`^${number}\\s+to\\s+${number}$`));
-    if (!word) delete this.conditions[column];
-    else if (one || two) {
+    let test = (index) => this.words(index, column).some((each) => each.startsWith(word));
+    if (one || two) {
       const [low, high] = two ? [two[1], two[2]].map(Number) : one[1] === "<" ? [-Infinity, Number(one[2])] : [Number(one[2]), Infinity];
-      this.conditions[column] = (index) => low <= this.value(index, column) && this.value(index, column) <= high;
+      test = (index) => low <= this.value(index, column) && this.value(index, column) <= high;
     }
-    else this.conditions[column] = (index) => this.words(index, column).some((each) => each.startsWith(word));
+    if (word) this.conditions[column] = { text, test };
+    else delete this.conditions[column];
     this.update();
   }
 
@@ -110,7 +115,7 @@ export class Table {
     const { model, table } = this, { targets } = this, hasDomain = model.calibrated;
     const groups = Object.entries(model.groups).filter(([group]) => group && !this.hidden.has(group));
     this.few = Object.keys(model.targets).length <= FEW;
-    table.className = this.few ? "few" : "many";
+    table.classList.toggle("few", this.few);
     table.style.setProperty("--columns", targets.length);
     table.style.setProperty("--domain", Number(hasDomain));
     const span = ([group, names]) => element("th", { colSpan: names.length, scope: "colgroup", className: "group" }, element("span", { textContent: group }));
@@ -120,6 +125,7 @@ export class Table {
     if (hasDomain) names.append(this.columnHead(DOMAIN, "similarity", "to training set"));
     names.append(...targets.map((target) => this.columnHead(target, target, model.units[target] ?? chance(target))));
     table.replaceChildren(element("thead", {}, ...(groups.length ? [above] : []), names), element("tbody"));
+    this.markSorted();
   }
 
   // The head of a column: a button that sorts, and the input of its filter.
@@ -131,7 +137,8 @@ export class Table {
     head.dataset.column = column;
     if (!column) return head;
     head.title = this.model.descriptions[column] ?? "";
-    const input = element("input", { className: "condition", type: "search", placeholder: "<0.5", onchange: () => this.filter(column, input.value) });
+    const input = element("input", { className: "condition", type: "search", placeholder: "<0.5", value: this.conditions[column]?.text ?? "" });
+    input.onchange = () => this.filter(column, input.value);
     input.title = "<0.5, >3, 1 to 2, or a word: a class, good, between, bad or unsure";
     input.setAttribute("aria-label", `Filter ${name}: ${input.title}`);
     head.append(input);

@@ -199,7 +199,8 @@ $("filter").onclick = () => showFilters($("filter").getAttribute("aria-expanded"
 $("compare").onclick = () => table.open([...table.chosen]);
 $("download").onclick = download;
 for (const kind of ["pointerover", "click"]) $("table").addEventListener(kind, (event) => showCard(event.target.closest("[data-target]")));
-$("table").onpointerleave = $("scroller").onscroll = () => showCard(null);
+$("table").onpointerleave = () => showCard(null);
+document.addEventListener("scroll", () => showCard(null), true);
 document.addEventListener("keydown", (event) => event.key === "Escape" && showCard(null));
 $("draw").ontoggle = async () => {
   if (editor || !$("draw").open) return;

@@ -10,7 +10,7 @@ where z are the logarithms of the D descriptors, standardised on the training se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,39 +49,38 @@ _CLIP = 4.0
 _SURE = 1e9
 # Rows whose kernel is computed at a time.
 _BLOCK = 64
-# A count of more than one in so many support vectors is stored for all of them: such a loop is one of vectors.
+# A count of more than one in so many support vectors is stored for all of them.
 _FREQUENT = 16
 
 _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors": "float16"}
 
 
 class Support(NamedTuple):
-    """Support vectors as compiled code reads them: S is a multiple of 16, the last vectors are zeros."""
+    """Support vectors as compiled code reads them; S is rounded up to a multiple of 16, the last ones are zeros."""
 
-    ptr: np.ndarray  # int64 [C + 1], entries of count c: ptr[c]:ptr[c + 1]
-    vectors: np.ndarray  # int32 [Z]
-    counts: np.ndarray  # uint8 [Z]
-    frequent: np.ndarray  # uint8 [K, S], the counts that are stored for all support vectors
-    place: np.ndarray  # int64 [C], index of a count in these, or -1
-    sizes: np.ndarray  # float32 [S], sum of the counts of each support vector
+    ptr: np.ndarray  # ptr, vectors and counts as in KernelMachine
+    vectors: np.ndarray
+    counts: np.ndarray
+    place: np.ndarray  # int64 [C], row of each count in `frequent`, or -1
+    frequent: np.ndarray  # uint8 [K, S], counts that many support vectors have: added in vectors
+    sizes: np.ndarray  # float32 [S], sum of the counts
     descriptors: np.ndarray  # float32 [D, S]
     norms: np.ndarray  # float32 [S], squared, of the descriptors
 
-    @classmethod
-    def of(
-        cls, ptr: np.ndarray, vectors: np.ndarray, counts: np.ndarray, sizes: np.ndarray, descriptors: np.ndarray
-    ) -> Support:
-        """Arrange the arrays of :class:`KernelMachine`."""
-        padding = (0, -len(sizes) % 16)
-        many = np.flatnonzero(np.diff(ptr) * _FREQUENT > len(sizes))
-        place, frequent = np.full(len(ptr) - 1, -1), np.zeros((len(many), len(sizes) + padding[1]), np.uint8)
-        place[many] = np.arange(len(many))
-        for column, c in zip(frequent, many, strict=True):
-            column[vectors[ptr[c] : ptr[c + 1]]] = counts[ptr[c] : ptr[c + 1]]
-        norms = np.array([_squared_norm(each) for each in descriptors], np.float32)
-        columns = np.ascontiguousarray(np.pad(descriptors.T, ((0, 0), padding)))
-        sizes = np.pad(sizes.astype(np.float32), padding)
-        return cls(ptr, vectors, counts, frequent, place, sizes, columns, np.pad(norms, padding))
+
+def _arrange(
+    ptr: np.ndarray, vectors: np.ndarray, counts: np.ndarray, sizes: np.ndarray, descriptors: np.ndarray
+) -> Support:
+    padded = -(-len(sizes) // 16) * 16
+    many = np.flatnonzero(np.diff(ptr) * _FREQUENT > len(sizes))
+    place, frequent = np.full(len(ptr) - 1, -1), np.zeros((len(many), padded), np.uint8)
+    place[many] = np.arange(len(many))
+    for row, c in zip(frequent, many, strict=True):
+        row[vectors[ptr[c] : ptr[c + 1]]] = counts[ptr[c] : ptr[c + 1]]
+    columns = np.zeros((descriptors.shape[1], padded), np.float32)
+    columns[:, : len(sizes)] = descriptors.T
+    norms, sizes = (columns**2).sum(axis=0), np.pad(sizes, (0, padded - len(sizes))).astype(np.float32)
+    return Support(ptr, vectors, counts, place, frequent, sizes, columns, norms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +113,7 @@ class KernelMachine:
 
     @cached_property
     def _support(self) -> Support:
-        return Support.of(self.ptr, self.vectors, self.counts, self.sizes, self.descriptors)
+        return _arrange(self.ptr, self.vectors, self.counts, self.sizes, self.descriptors)
 
     @property
     def width(self) -> int:
@@ -136,13 +135,12 @@ class KernelMachine:
         and limited to 0 to 255, nan counts as 0."""
         x = as_inputs(x, self.features)
         values = np.zeros((len(x), self.width))
-        support, coefficients = self._support, np.ascontiguousarray(self.coefficients.T)
 
-        def decide(begin: int, end: int) -> None:
-            _decide(x, self.shift, self.scale, support, coefficients, values, begin, end)
+        def decide(rows: slice) -> None:
+            _decide(x[rows], self.shift, self.scale, self._support, self.coefficients, values[rows])
 
         if len(self.sizes):
-            parallel_for(decide, len(x), len(x) * self.descriptors.size)
+            _in_blocks(decide, len(x), len(x) * self.descriptors.size)
         values += self.intercepts
         if self.of_numbers:
             return interpolate(values, self.knots) if self.knots.size else values
@@ -226,18 +224,26 @@ def kernel_matrix(
     z: np.ndarray,  # float32 [R, D], standardised logarithms of descriptors
 ) -> np.ndarray:
     """Return the kernel of all pairs of rows, ``float64 [R, R]``."""
-    support = Support.of(*_by_column(counts), counts.sum(axis=1), z)
+    support = _arrange(*_by_column(counts), counts.sum(axis=1), z)
     kernel = np.empty((len(z), len(z)))
 
-    def fill(begin: int, end: int) -> None:
-        for first in range(begin, end, _BLOCK):
-            rows = slice(first, min(first + _BLOCK, end))
-            values = np.empty((len(z[rows]), len(support.norms)), np.float32)
-            _fill_kernel(counts[rows], z[rows], support, values)
-            kernel[rows] = values[:, : len(z)]
+    def fill(rows: slice) -> None:
+        values = np.empty((len(z[rows]), len(support.norms)), np.float32)
+        _fill_kernel(counts[rows], z[rows], support, values)
+        kernel[rows] = values[:, : len(z)]
 
-    parallel_for(fill, len(z), len(z) * z.size)
+    _in_blocks(fill, len(z), len(z) * z.size)
     return kernel
+
+
+def _in_blocks(function: Callable[[slice], None], rows: int, values: int) -> None:
+    """Call a function of compiled code for blocks of rows, in parallel as by :func:`parallel_for`."""
+
+    def call(begin: int, end: int) -> None:
+        for first in range(begin, end, _BLOCK):
+            function(slice(first, min(first + _BLOCK, end)))
+
+    parallel_for(call, rows, values)
 
 
 # --- fitting ---------------------------------------------------------------------------------------
@@ -329,22 +335,6 @@ def _machine(
 # --- compiled --------------------------------------------------------------------------------------
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
-def _squared_norm(z):
-    total = np.float32(0)
-    for value in z:
-        total += value * value
-    return total
-
-
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
-def _weighted_sum(values, weights):
-    total = 0.0
-    for s in range(len(weights)):
-        total += weights[s] * values[s]
-    return total
-
-
 @njit(cache=True)
 def _add_shared_counts(counts, support, shared):
     """Add ``sum_i min(a_i, b_i)`` of one row and each support vector to ``shared``; return ``sum_i a_i``."""
@@ -372,7 +362,7 @@ def _fill_kernel(counts, z, support, out):
     small_product(Matrix(address_of(z), width), vectors, NO_START, products, rows, width, columns)
     shared, norms = np.empty(columns, np.int32), address_of(support.norms)
     for row in range(rows):
-        norm, exponents = splat(lanes, _squared_norm(z[row])), address_of(out[row])
+        norm, exponents = splat(lanes, (z[row] * z[row]).sum()), address_of(out[row])
         for s in range(0, columns, 16):
             distance = norm + load(lanes, norms, s) - splat(lanes, np.float32(2)) * load(lanes, exponents, s)
             factor = splat(lanes, np.float32(-0.5) / max(1, width))
@@ -408,15 +398,16 @@ def _standardise_rows(logs, shift, scale):
 
 
 @njit(cache=True, nogil=True)
-def _decide(x, shift, scale, support, coefficients, out, begin, end):
-    """Write the decision values without intercepts to rows ``begin`` to ``end`` of ``out``."""
-    kernel, z = np.empty((_BLOCK, len(support.norms)), np.float32), np.empty((_BLOCK, len(shift)), np.float32)
-    counts = np.empty((_BLOCK, len(support.place)), np.uint8)
-    for first in range(begin, end, _BLOCK):
-        rows = min(_BLOCK, end - first)
-        _split_rows(x[first : first + rows], counts, z)
-        _standardise_rows(z[:rows], shift, scale)
-        _fill_kernel(counts[:rows], z[:rows], support, kernel[:rows])
-        for row in range(rows):
-            for k in range(out.shape[1]):
-                out[first + row, k] = _weighted_sum(kernel[row], coefficients[k])
+def _decide(x, shift, scale, support, coefficients, out):
+    """Fill ``out`` with the decision values of rows without intercepts, in a fixed order of summation."""
+    kernel, z = np.empty((len(x), len(support.norms)), np.float32), np.empty((len(x), len(shift)), np.float32)
+    counts = np.empty((len(x), len(support.place)), np.uint8)
+    _split_rows(x, counts, z)
+    _standardise_rows(z, shift, scale)
+    _fill_kernel(counts, z, support, kernel)
+    for row in range(len(x)):
+        for k in range(out.shape[1]):
+            total = 0.0
+            for s in range(len(coefficients)):
+                total += coefficients[s, k] * kernel[row, s]
+            out[row, k] = total

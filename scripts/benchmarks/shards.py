@@ -136,15 +136,15 @@ def rehearsal_table(lines: list[dict]) -> str:
 
 
 def cost_table(lines: list[dict]) -> str:
-    """Return a row for each model: what a hundred million rows cost at the rate of its first line."""
-    rows = [["model", "microseconds a row", "core-hours", f"hours on {_CORES} cores", "GB read", "GB written", "price"]]
-    for model in dict.fromkeys(line["model"] for line in lines):
-        line = next(line for line in lines if line["model"] == model and line["way"] in (_WHOLE, _JOBS))
-        rate = line["cpu_seconds"] / line["rows"]
-        hours, scale = rate * _MANY / 3600, _MANY / line["rows"] / 1e9
-        sizes = [f"{line[name] * scale:,.0f}" for name in ("bytes_read", "bytes_written")]
-        price = f"${hours * _DOLLARS:,.2f}"
-        rows.append([model, f"{1e6 * rate:,.0f}", f"{hours:,.0f}", f"{hours / _CORES:.1f}", *sizes, price])
+    """Return a row for each model that one process predicted: what a hundred million rows cost at its rate."""
+    head = ["model", "microseconds a row", "core-hours", f"hours on {_CORES} cores"]
+    rows = [[*head, "MB of a process", "GB read", "GB written", "price"]]
+    for line in (line for line in lines if line["way"] == _WHOLE):
+        rate, scale = line["cpu_seconds"] / line["rows"], _MANY / line["rows"] / 1e9
+        hours = rate * _MANY / 3600
+        cells = [f"{1e6 * rate:,.0f}", f"{hours:,.0f}", f"{hours / _CORES:.1f}", max(line["megabytes_by_half"])]
+        cells += [f"{line[name] * scale:,.0f}" for name in ("bytes_read", "bytes_written")]
+        rows.append([line["model"], *cells, f"${hours * _DOLLARS:,.2f}"])
     first = lines[0]
-    note = f"{first['machine']}, {first['version']}; a core-hour at ${_DOLLARS}."
+    note = f"{first['machine']}, {first['version']}; ${_DOLLARS} for an hour of a core."
     return f"{markdown(rows)}\n{note}\n"

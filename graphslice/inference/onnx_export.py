@@ -152,6 +152,7 @@ def _onnx_model(model: Predictor) -> Any:
 def to_onnx(module: nn.Module, inputs: Mapping[str, np.ndarray]) -> Any:
     """Trace a module, on plain reference operators, to an ``onnx.ModelProto``; ``inputs``: at least two molecules."""
     from onnx_ir.passes.common import RemoveUnusedNodesPass
+    from onnxscript.optimizer import fold_constants
 
     sizes = {name: Dim(name) for name in ("molecules", "atoms", "path_types", "path_entries", "predicted")}
     free: dict[Any, Any] = {**sizes, "rows": sizes["atoms"] + 1}
@@ -167,8 +168,10 @@ def to_onnx(module: nn.Module, inputs: Mapping[str, np.ndarray]) -> Any:
             output_names=[OUTPUT],
             custom_translation_table=_translations(),
             verbose=False,
+            optimize=False,  # a rewriting rule of onnxscript 0.7 loses the limits of two networks that clip one column
         )
         assert program is not None
+        fold_constants(program.model)
         RemoveUnusedNodesPass()(program.model)
         return program.model_proto
 

@@ -116,6 +116,11 @@ def test_onnx_runtime_computes_every_mixer(tmp_path):
     assert len(MIXERS) >= 10 and np.ptp(expected, axis=0).max() > 0.1  # the mixers differ
 
 
+def test_an_ensemble_whose_networks_clip_one_column(tmp_path):
+    networks = [network([NUMBER], seed, DataConfig(features="weight"), descriptors=1) for seed in range(2)]
+    check(networks, tmp_path / "m.onnx")
+
+
 @pytest.mark.parametrize(
     "settings",
     [

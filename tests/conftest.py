@@ -185,7 +185,7 @@ def without_child_processes():
     """``with without_child_processes():`` trains ensembles and comparisons in this process, which takes a tenth."""
     from graphslice.system.processes import error_of_call
 
-    def in_this_process(function, tasks, jobs, gpus=()):
+    def in_this_process(function, tasks, jobs, gpus=(), on_report=None):
         assert not gpus  # the configurations of these tests name the CPU
         for key, call in tasks.items():
             task, arguments = pickle.loads(pickle.dumps((function, call)))  # as on the way to another process
@@ -303,6 +303,16 @@ def clock(monkeypatch):
         monkeypatch.setattr("graphslice.system.console.monotonic", lambda: next(ticks))
 
     return set_clock
+
+
+@pytest.fixture
+def reports(monkeypatch) -> list[tuple[float | None, str]]:
+    """What is reported to a line of progress: fractions and statuses."""
+    from graphslice.system.console import WorkProgress
+
+    taken: list[tuple[float | None, str]] = []
+    monkeypatch.setattr(WorkProgress, "update", lambda self, *report: taken.append(report))
+    return taken
 
 
 @pytest.fixture

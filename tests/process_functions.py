@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphslice.errors import InputError
-from graphslice.system.processes import in_processes
+from graphslice.system.processes import in_processes, report_to_parent
 
 
 def run(function: Callable[[], None]) -> None:
@@ -27,6 +27,14 @@ def note(path: Path) -> None:
 
 def finish() -> None:
     pass
+
+
+def tell(first: float, second: float) -> None:
+    """Report at a time that is due, at one that is not, and again."""
+    report_to_parent(first, "due")
+    report_to_parent(first, "too early")
+    time.sleep(0.6)
+    report_to_parent(second, "due")
 
 
 def raise_input_error() -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli.options import SHORT_OPTIONS, add_config_options, build_config, hide_options
 from graphslice.errors import InputError
-from graphslice.system.console import remark
+from graphslice.system.console import remark, standard_error
 
 MODULE = "graphslice.search.compare"
 EXAMPLES = "my.csv --mixers slice-quantile,softmax --budget 5m", "demo --vary model.layers=4,6"
@@ -57,7 +56,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         name = option.removeprefix("--").replace("-", "_")
         if (why := FIXED_OPTIONS.get(SHORT_OPTIONS.get(name, name))) is not None:
             raise InputError(f"{why}: leave out {option}")
-    config, console = build_config(options), Console(stderr=True, soft_wrap=True)
+    config, console = build_config(options), standard_error()
     of_file = flattened(read_yaml(Path(options.config))) if options.config else {}
     if unused := [name for name in of_file if name in FIXED_OPTIONS or name == "init_from"]:
         remark(f"not used of {options.config}: {', '.join(unused)}", console)

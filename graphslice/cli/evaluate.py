@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli.options import (
     TABLE_FILES,
@@ -16,7 +15,7 @@ from graphslice.cli.options import (
     add_output_file,
     load_model,
 )
-from graphslice.system.console import remark
+from graphslice.system.console import remark, standard_error
 from graphslice.system.hub import local_path
 
 MODULE = "graphslice.evaluation.evaluate"
@@ -54,7 +53,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     model, *others = (Path(local_path(model)) for model in options.model)
     dataset, splits = load_evaluation_data(predictor, model, given, options.split, others=others)
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
-    result = evaluate(predictor, dataset, split, splits, out, Console(stderr=True))
+    result = evaluate(predictor, dataset, split, splits, out, standard_error())
     print(describe_scores(f"{dataset.name} {split}:", result, digits=6))
     for line in (*describe_bounds(split, result), *describe_coverage(split, result)):
         print(line)

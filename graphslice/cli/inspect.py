@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli.options import MOLECULE_FILES, add_device, add_model, add_molecules, load_model
 from graphslice.errors import check_new
 from graphslice.runs.run_files import run_directory_of
-from graphslice.system.console import molecule_progress, remark
+from graphslice.system.console import molecule_progress, remark, standard_error
 from graphslice.system.hub import is_hub_model
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     out = Path(options.out) if options.out else (home or Path()) / "inspect"
     check_new(out / TABLE, options.overwrite or not options.out)
     predictor = load_model(options)
-    console = Console(stderr=True)
+    console = standard_error()
     with molecule_progress("explaining", None, console) as advance:
         inspection = inspect(
             predictor,

@@ -341,12 +341,11 @@ def file_progress(what: str, source: Path | list[str], parts: int = 1) -> Abstra
     """Return the progress of a command that reads one of some parts of a table, whose rows are counted for it."""
     if not isinstance(source, Path):
         return nullcontext(lambda molecules: None)
-    from rich.console import Console
 
     from graphslice.data.tables import count_rows
-    from graphslice.system.console import molecule_progress
+    from graphslice.system.console import molecule_progress, standard_error
 
-    return molecule_progress(what, (count_rows(source) or 0) // parts, Console(stderr=True))
+    return molecule_progress(what, (count_rows(source) or 0) // parts, standard_error())
 
 
 def add_output_file(parser: ArgumentParser, text: str, required: bool = False) -> None:

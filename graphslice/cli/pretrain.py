@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli.options import add_setting, add_settings, build_config, stoppable
 from graphslice.errors import shell_command
+from graphslice.system.console import standard_error
 
 MODULE = "graphslice.pretraining.run"
 EXAMPLES = "molecules.csv -o runs/pretrained", "library/ -o runs/pretrained --without test.csv"
@@ -43,7 +43,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.pretraining.run import pretrain
     from graphslice.runs.run_files import CONFIG, resume_command
 
-    console, folder = Console(stderr=True, soft_wrap=True), Path(options.out)
+    console, folder = standard_error(), Path(options.out)
     config = build_config(options)
     with stoppable(folder / CONFIG, resume_command(folder), console):
         result = pretrain(

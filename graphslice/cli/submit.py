@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli.options import add_device, add_model, load_model
+from graphslice.system.console import standard_error
 
 MODULE = "graphslice.evaluation.submission"
 EXAMPLES = "runs/v2 --dataset pcqm4mv2", "runs/a runs/b --dataset pcqm4mv2 -o submission"
@@ -34,7 +34,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
     predictor = load_model(options)
     root = predictor.config.data.root if options.root is None else options.root
-    console = Console(stderr=True, soft_wrap=True)
+    console = standard_error()
     files = submit(predictor, options.dataset, root, options.out, overwrite=options.overwrite, console=console)
     runs = {model: read_training_record(model) for model in options.model}
     for model, record in runs.items():

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli.options import (
     add_config_options,
@@ -17,6 +16,7 @@ from graphslice.cli.options import (
     stoppable,
 )
 from graphslice.errors import shell_command
+from graphslice.system.console import standard_error
 
 MODULE = "graphslice.search.tune"
 EXAMPLES = "my.csv --targets logp --minutes 60", "--resume tuned/my"
@@ -56,7 +56,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.search.study import STUDY
     from graphslice.search.tune import resume, tune
 
-    console = Console(stderr=True, soft_wrap=True)
+    console = standard_error()
     if options.resume:
         check_only_resume(arguments)
         folder = Path(options.resume)

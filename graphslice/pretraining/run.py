@@ -14,7 +14,7 @@ from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.runs.run_files import CORPUS, check_folder, write_start
-from graphslice.system.console import molecule_progress
+from graphslice.system.console import molecule_progress, standard_error
 from graphslice.system.files import locked
 from graphslice.system.processes import is_first_process
 from graphslice.tasks import BINARY, Task
@@ -38,7 +38,7 @@ def pretrain(
     """Pretrain a model on targets that are computed from the molecules of some files, into a run directory that also
     holds the corpus; of the data settings, the SMILES column and the cache are used. ``labels``, with the same weight
     as all computed targets, and ``without`` are as of :func:`~graphslice.pretraining.corpus.build_corpus`."""
-    console = console or Console(stderr=True, soft_wrap=True)
+    console = console or standard_error()
     _check_config(config)
     launched, machines = launched_processes()
     several = (launched or 1) * machines > 1

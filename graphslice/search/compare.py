@@ -14,6 +14,7 @@ from graphslice.errors import InputError, check_number
 from graphslice.runs.run_files import is_finished, read_metrics
 from graphslice.search.plan import Variant, check_runs, check_single_networks, parse_budget, plan_runs
 from graphslice.search.table import describe_outcome, read_run, summary, write_files
+from graphslice.system.console import standard_error
 from graphslice.system.files import locked
 from graphslice.system.machine import visible_gpus
 from graphslice.system.processes import in_processes
@@ -41,7 +42,7 @@ def compare(
     """
     from graphslice.training.train_run import train_member
 
-    out, console = Path(out), console or Console(stderr=True)
+    out, console = Path(out), console or standard_error()
     check_single_networks(base, "comparison")
     gpus = visible_gpus(base.trainer.accelerator)
     jobs = max(1, len(gpus)) if jobs is None else jobs

@@ -83,7 +83,7 @@ class Objective:
             rows = self.folds[fold]
             reports = None if report is None else self._reporter(report, rows, number * len(_REPORTS))
             with tempfile.TemporaryDirectory() as folder, quiet_lightning():
-                network = train_without(rows, complete, data, Path(folder), "", QUIET, reports)
+                network = train_without(rows, complete, data, Path(folder), "", QUIET, after_epoch=reports)
             predictions = {NETWORK: network.predict_store(data.store, rows)}
             if not np.isfinite(predictions[NETWORK]).all():
                 raise InputError("the training diverged: its predictions are not finite")

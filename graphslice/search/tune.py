@@ -41,7 +41,7 @@ from graphslice.search.study import (
     with_values,
 )
 from graphslice.search.table import best_first
-from graphslice.system.console import QUIET, result, signals_handled
+from graphslice.system.console import QUIET, result, signals_handled, standard_error
 from graphslice.system.files import atomic_write, locked
 from graphslice.system.machine import visible_gpus
 from graphslice.system.processes import in_processes
@@ -259,7 +259,7 @@ def tune(
     interrupted, after ``best.yaml`` and ``trials.csv`` are written.
     """
     import_optuna()
-    out, console = Path(out), console or Console(stderr=True, soft_wrap=True)
+    out, console = Path(out), console or standard_error()
     check_positive("minutes", minutes)
     check_number("trials", trials, 1)
     check_number("seeds", seeds, 0)
@@ -332,7 +332,7 @@ def run_in_process(
 ) -> None:
     """Run a stage of the search in a child process."""
     setup = prepare(config, mixers, QUIET)
-    stage(setup, out, limits, index, Console(stderr=True, soft_wrap=True))
+    stage(setup, out, limits, index, standard_error())
 
 
 def _write_results(out: Path, trials: list[Record], setup: Setup, seeds: int, console: Console) -> Choice | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from functools import cache
 from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 #: A console that prints nothing.
@@ -22,15 +25,23 @@ _STOPPING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 _LINE_SECONDS = 60
 
 
+@cache
+def standard_error() -> Console:
+    """Return the console of standard error: one, since what it prints stands above its line of progress."""
+    return Console(stderr=True, soft_wrap=True)
+
+
 def remark(text: str, console: Console | None = None, kind: str = "note") -> None:
     """Print a remark, ``note`` or ``warning``, to a console, by default to standard error."""
-    console = console or Console(stderr=True)
+    console = console or standard_error()
     console.print(Text.assemble((kind, "yellow"), f": {text}"), highlight=False, soft_wrap=True)
 
 
 def result(text: str, console: Console) -> None:
-    """Print a result: to standard output if the console writes to standard error."""
-    console = Console(quiet=console.quiet) if console.stderr else console
+    """Print a result: to standard output if the console writes to standard error. Where both are terminals, the console
+    prints it, above its line of progress."""
+    if console.stderr and not (console.is_terminal and sys.stdout.isatty()):
+        console = Console(quiet=console.quiet)
     console.out(text, highlight=False)
 
 
@@ -80,47 +91,97 @@ def interrupts_are_handled() -> bool:
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-class WorkProgress:
-    """Progress of some work with an estimate of the remaining time, as a context manager: a bar on a terminal, and in a
-    log file a line a minute. ``done`` is the fraction that was done before, None if the total is unknown."""
+#: A report of progress: the fraction that is done, 0 to 1, or None if the total is unknown; and a status, empty
+#: for what was done before.
+Report = Callable[[float | None, str], object]
 
-    def __init__(self, what: str, console: Console, done: float | None = 0.0) -> None:
-        self._what, self._console, self._before = what, console, done or 0.0
-        columns = TextColumn(what), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}")
-        times = TimeElapsedColumn(), TextColumn("remaining"), TimeRemainingColumn()
-        hidden = console.quiet or not console.is_terminal
-        self._bar = Progress(*columns, *times, console=console, transient=True, disable=hidden)
-        self._task = self._bar.add_task("", total=None if done is None else 1.0)
-        self._bar.update(self._task, completed=self._before)
+
+def silent(done: float | None, status: str) -> None:
+    """A report that nobody reads."""
+
+
+def divide(report: Report, *shares: float) -> list[Report]:
+    """Divide work into parts that are done one after the other; return the report of each, given its share of the
+    time."""
+
+    def part(begin: float, share: float) -> Report:
+        return lambda done, status: report((begin + share * (done or 0.0)) / sum(shares), status)
+
+    return [part(sum(shares[:number]), share) for number, share in enumerate(shares)]
+
+
+class WorkProgress:
+    """Progress of some work with elapsed and remaining time, as a context manager: one line with a bar on a terminal,
+    and in a log file a line a minute. The fraction never falls."""
+
+    def __init__(self, what: str, console: Console) -> None:
+        self._what, self._console = what, console
+        self._done = self._before = 0.0
+        self._left: float | None = None
+        text = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        self._bar = Progress(
+            *(TaskProgressColumn(), BarColumn(8), text, _Times(self._times)),
+            console=console,
+            transient=True,
+            disable=console.quiet or not console.is_terminal,
+            expand=True,
+            redirect_stdout=sys.stdout.isatty(),  # results are printed above the bar; elsewhere they go to a file
+        )
+        self._task = self._bar.add_task(what, total=None)
 
     def __enter__(self) -> WorkProgress:
+        self._begin = self._updated = self._printed = monotonic()
         self._bar.start()
-        self._begin = self._printed = monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def update(self, done: float | None, what: str, molecules: int) -> None:
-        """Show the fraction that is ``done``, and the rate of the molecules since the beginning."""
-        now = monotonic()
-        elapsed = max(1e-9, now - self._begin)
-        status = f"{what}, {molecules / elapsed:,.0f} molecules/s"
-        self._bar.update(self._task, completed=done, description=status)
+    def update(self, done: float | None, status: str, molecules: int | None = None) -> None:
+        """Take a :data:`Report`, with the rate of the ``molecules`` since the beginning if they are given."""
+        self._updated = now = monotonic()
+        elapsed, share = max(1e-9, now - self._begin), ""
+        if molecules is not None:
+            status = f"{status}, {molecules / elapsed:,.0f}/s"
+        if done is not None:
+            done = max(done, self._done)
+            self._before += 0.0 if status else done - self._done
+            self._left = elapsed / (done - self._before) * (1 - done) if done > self._before else None
+            self._done, share = done, f"{100 * done:.0f}%, "
+            self._bar.update(self._task, total=1.0, completed=done)
+        if not status:
+            return
+        self._bar.update(self._task, description=f"{self._what}: {status}")
         if self._console.is_terminal or now - self._printed < _LINE_SECONDS:
             return
         self._printed = now
-        share, remaining = "", ""
-        if done is not None:
-            left = elapsed / max(1e-9, done - self._before) * (1 - done)
-            share, remaining = f"{100 * done:.0f}%, ", f", {timedelta(seconds=round(left))} remaining"
-        line = f"{self._what}: {share}{status}, {timedelta(seconds=round(elapsed))} elapsed{remaining}"
+        line = f"{self._what}: {share}{status}, {self._times(now)}"
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _times(self, now: float) -> str:
+        """Return the elapsed and the remaining time; the latter falls between two reports."""
+        times = {"elapsed": now - self._begin}
+        if self._left is not None:
+            times["left"] = max(0.0, self._left - (now - self._updated))
+        return ", ".join(f"{timedelta(seconds=round(seconds))} {name}" for name, seconds in times.items())
+
+
+class _Times(ProgressColumn):
+    """The times of some work, which go on without reports."""
+
+    def __init__(self, times: Callable[[float], str]) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._times = times
+
+    def render(self, task: Task) -> Text:
+        return Text(self._times(monotonic()))
 
 
 @contextmanager
-def molecule_progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[int], None]]:
-    """Context manager that shows a :class:`WorkProgress`, and yields a function of the number of molecules newly done.
+def molecules_counted(
+    total: int | None, show: Callable[[float | None, str, int], object]
+) -> Iterator[Callable[[int], None]]:
+    """Context manager that shows how many of the molecules are done, and yields a function of the number newly done.
 
     The function also raises the exception of Ctrl-C or SIGTERM again, which compiled code and callbacks lose.
     """
@@ -132,15 +193,22 @@ def molecule_progress(what: str, total: int | None, console: Console) -> Iterato
         handlers[number](number, frame)
 
     count, of_total = 0, "" if total is None else f" of {total:,}"
-    with signals_handled(handle, handlers), WorkProgress(what, console, 0.0 if total else None) as progress:
 
-        def advance(molecules: int) -> None:
-            nonlocal count
-            for number in received:
-                handlers[number](number, None)
-            count += molecules
-            progress.update(min(1.0, count / total) if total else None, f"{count:,}{of_total}", count)
+    def advance(molecules: int) -> None:
+        nonlocal count
+        for number in received:
+            handlers[number](number, None)
+        count += molecules
+        show(min(1.0, count / total) if total else None, f"{count:,}{of_total}", count)
 
+    with signals_handled(handle, handlers):
+        yield advance
+
+
+@contextmanager
+def molecule_progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[int], None]]:
+    """Context manager of :func:`molecules_counted` that shows a :class:`WorkProgress`."""
+    with WorkProgress(what, console) as progress, molecules_counted(total, progress.update) as advance:
         yield advance
 
 

@@ -6,18 +6,22 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from graphslice.errors import InputError
 from graphslice.system.machine import cores, has_gpu_driver
 
 Key = TypeVar("Key")
+
+# Seconds between two reports of a call.
+_REPORT_SECONDS = 0.5
 
 # Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
 _starting = threading.Lock()
@@ -28,10 +32,35 @@ def is_first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
+class Told(NamedTuple):
+    """What a call reports before its result."""
+
+    values: tuple[Any, ...]
+
+
+# In a child process, its end of the pipe.
+_to_parent: Connection | None = None
+_last_report = 0.0
+
+
+def report_to_parent(*values: Any) -> None:
+    """Report values to the process that runs this call by :func:`in_processes`, at most twice a second."""
+    global _last_report
+    if _to_parent is not None and time.monotonic() - _last_report >= _REPORT_SECONDS:
+        _last_report = time.monotonic()
+        with suppress(OSError):  # the parent has ended, and this process soon does
+            _to_parent.send(Told(values))
+
+
 def in_processes(
-    function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
+    function: Callable[..., object],
+    tasks: Mapping[Key, tuple[Any, ...]],
+    jobs: int,
+    gpus: Sequence[str] = (),
+    on_report: Callable[[Key, tuple[Any, ...]], object] = lambda key, values: None,
 ) -> Generator[tuple[Key, str | None], None, None]:
     """Call a function with each of several arguments, in processes of their own, at most ``jobs`` in parallel.
+    ``on_report`` is called with what a call gives to :func:`report_to_parent`.
 
     Yields each key when its call ends, with the error message if it failed, else None. The calls share the cores, and
     each sees one of the ``gpus``, named as in ``CUDA_VISIBLE_DEVICES``. If this generator is closed or raises, Ctrl-C
@@ -52,12 +81,16 @@ def in_processes(
                 child.start(error_of_call, function, *arguments)
             # The wait is short, since an interrupt just before it is only handled after it.
             for pipe in wait(list(running), timeout=0.5):
-                key, child, _ = running.pop(pipe)
+                key, child, _ = running[pipe]
                 try:
                     reason = child.result()
+                    if isinstance(reason, Told):
+                        on_report(key, reason.values)
+                        continue
                     child.end()
                 except ChildDied as died:
                     reason = str(died)
+                del running[pipe]
                 yield key, reason
     except BaseException:
         for _, child, _ in running.values():
@@ -100,14 +133,18 @@ class Child:
             self.pipe.send((function, arguments))
 
     def result(self, seconds: float | None = None) -> Any:
-        """Wait for the call's result, or raise its exception; :class:`ChildDied` if the process ended or timed out."""
+        """Wait for the call's result or what it has :class:`Told`, or raise its exception; :class:`ChildDied` if the
+        process ended or timed out."""
         try:
             if not self.pipe.poll(seconds):
                 raise ChildDied(None)
-            result, error = self.pipe.recv()
+            message = self.pipe.recv()
         except (EOFError, OSError):
             self._process.join()
             raise ChildDied(self._process.exitcode) from None
+        if isinstance(message, Told):
+            return message
+        result, error = message
         if error is not None:
             raise error
         return result
@@ -170,6 +207,8 @@ def _interrupts_blocked() -> Iterator[None]:
 
 def _serve(pipe: Connection, environment: Mapping[str, str] | None, interruptible: bool) -> None:
     """Run the calls that come through the pipe until it is closed: the main function of a child process."""
+    global _to_parent
+    _to_parent = pipe
     if environment is not None:
         os.environ.clear()  # a forked process has the variables and the torch of the server process
         os.environ.update(environment)

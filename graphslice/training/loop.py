@@ -34,7 +34,7 @@ from graphslice.ops.dispatch import OPERATORS
 from graphslice.runs.checkpoint import save_checkpoint
 from graphslice.runs.run_files import BEST, LAST
 from graphslice.runs.torch_io import load_weights, torch_bytes
-from graphslice.system.console import WorkProgress, interrupts_are_handled, remark, signals_handled
+from graphslice.system.console import Report, interrupts_are_handled, remark, signals_handled, silent
 from graphslice.system.files import atomic_write
 from graphslice.training.devices import DTYPES, autocast, device_share
 from graphslice.training.module import MONITOR, PropertyModule
@@ -105,8 +105,8 @@ class TrainingLoop:
         out: Path,
         steps: int,  # length of the run in optimiser steps
         console: Console,
-        *,
-        name: str = "",  # of the network, for the progress bar
+        name: str = "network",  # for the progress
+        report: Report = silent,
         after_epoch: Callable[[TrainingLoop], object] | None = None,
     ) -> None:
         self.after_epoch = after_epoch
@@ -114,7 +114,7 @@ class TrainingLoop:
         self.settings, self.state = module.config.trainer, TrainingState()
         self.budget = budget = TimeBudget(self.settings.max_minutes)
         self.fast = FastSteps(module, data, fabric, steps, lambda: budget.seconds_left, console)
-        self.console, self.name, self._score = console, name or "training", ""
+        self._report, self.name, self._score = report, name, ""
         share = device_share(fabric)
         self.train_batches = data.train_loader(share, lambda: self.state.step)
         self.valid_batches = data.eval_loader("valid", share)
@@ -139,11 +139,10 @@ class TrainingLoop:
             for logger in self.fabric.loggers:
                 logger.save()  # creates the logs, which takes seconds
             self.budget.start()
-            self._first_step = self.state.step
-            with WorkProgress(self.name, self.console, self._fraction_done()) as self._progress:
-                self.fast.begin(self.state.step)
-                while not self._finished():
-                    self._train_epoch()
+            self._report(self._fraction_done(), "")
+            self.fast.begin(self.state.step)
+            while not self._finished():
+                self._train_epoch()
             for logger in self.fabric.loggers:
                 logger.finalize("success")
 
@@ -241,12 +240,11 @@ class TrainingLoop:
             state.best, state.waited = scores[MONITOR], 0
             self._save_best()
         name = self.module.metric
-        self._score = f"validation {METRICS[name].label} {scores[f'val_{name}']:.4f}, "
+        self._score = f", {METRICS[name].label} {scores[f'val_{name}']:.4f}"
 
     def _show_progress(self) -> None:
-        step, batch_size = self.state.step, self.settings.batch_size
-        where = f"{self._score}epoch {-(-step // len(self.train_batches))}, step {step:,}"
-        self._progress.update(self._fraction_done(), where, (step - self._first_step) * batch_size)
+        epoch = -(-self.state.step // len(self.train_batches))
+        self._report(self._fraction_done(), f"{self.name}{self._score}, epoch {epoch:,}")
 
     def _fraction_done(self) -> float:
         """Return the completed fraction of the training, by steps or time, whichever is larger."""

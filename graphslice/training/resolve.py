@@ -39,7 +39,7 @@ from graphslice.inference.predictions import check_output_columns
 from graphslice.nn.mixers import check_mixer, check_user_mixer
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import MEMBER, MOLECULES
-from graphslice.system.console import molecule_progress
+from graphslice.system.console import Report, molecules_counted, silent
 from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 from graphslice.system.processes import is_first_process
 from graphslice.tasks import Task, num_network_outputs, num_outputs, with_transforms
@@ -85,6 +85,7 @@ def resolve(
     *,
     chosen: bool = False,
     splits: Splits | None = None,
+    report: Report = silent,
 ) -> tuple[CompleteConfig, MoleculeData]:
     """Complete the user's configuration, and read and split the molecules; of an ensemble, as its first member does.
 
@@ -95,7 +96,7 @@ def resolve(
     if not chosen:
         check_tasks(config, dataset.tasks)
         config = fit_to_dataset(config, dataset, out)
-    data = load_molecule_data(first_member(config), dataset, console, splits)
+    data = load_molecule_data(first_member(config), dataset, console, splits, report)
     if not chosen:
         data.check_size()
         config = _fit_to_molecules(config, data, console)
@@ -166,12 +167,20 @@ def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
 
 
 def load_molecule_data(
-    config: RunConfig, dataset: LabelledDataset, console: Console, splits: Splits | None = None
+    config: RunConfig,
+    dataset: LabelledDataset,
+    console: Console,
+    splits: Splits | None = None,
+    report: Report = silent,
 ) -> MoleculeData:
-    """Featurize the molecules of a run, with a progress bar, and split them, or take the splits of a run; raises
+    """Featurize the molecules of a run, and split them, or take the splits of a run; raises
     :class:`InputError` if they cannot be used, or not be split as configured."""
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
-    with molecule_progress("reading molecules", len(dataset), console) as advance:
+
+    def show(done: float | None, status: str, count: int) -> None:
+        report(done, f"reading molecules, {status}")
+
+    with molecules_counted(len(dataset), show) as advance:
         return MoleculeData(dataset, config, advance, splits)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,7 @@ from graphslice.runs.run_files import (
     write_splits,
     write_start,
 )
-from graphslice.system.console import QUIET, remark
+from graphslice.system.console import QUIET, Report, divide, remark, silent
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import device_name, peak_memory
 from graphslice.system.processes import is_first_process
@@ -81,6 +81,7 @@ def run(
     fresh: bool,
     command: str | None = None,
     console: Console,
+    report: Report = silent,
 ) -> RunResult:
     """Train a single model, or continue its training unless ``fresh``; ``complete`` and ``data`` are the result of
     :func:`~graphslice.training.resolve.resolve`. Raises Interrupted if the user stops the run."""
@@ -98,24 +99,48 @@ def run(
         print_data_summary(console, data)
         _describe_run(console, module, complete, fabric)
         folds = data.inner_folds(FOLDS)[: num_held_out(data)] if config.trainer.refit == "on" else []
-        stack = Stack(data, folds, console) if config.trainer.baselines == "on" and is_first_process() else None
-        networks = [
-            train_without(fold, complete, data, out / f"{HELD_OUT}{number}", f"network without fold {number}", console)
-            for number, fold in enumerate(folds, 1)
-        ]
+        shares = _shares(complete, data, folds, module.model.num_parameters)
+        base, *of_folds, of_all, evaluation = divide(report, *shares)
+        stacked = config.trainer.baselines == "on" and is_first_process()
+        stack = Stack(data, folds, console, base) if stacked else None
+        networks, count = [], len(folds) + 1
+        for number, (fold, part) in enumerate(zip(folds, of_folds, strict=True), 1):
+            folder, name = out / f"{HELD_OUT}{number}", f"network {number} of {count}"
+            networks.append(train_without(fold, complete, data, folder, name, console, part))
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
-        loop = run_loop(last, fabric, module, data, out, complete.steps, console, name="network" if folds else "")
+        name = f"network {count} of {count}" if folds else "network"
+        loop = run_loop(last, fabric, module, data, out, complete.steps, console, name, of_all)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     training = _training_summary(module, fabric, loop)
     write_json(out / TRAINING, training)
+    evaluation(0.0, "calibration and evaluation")
     scores, held_out = stack.finish(out, metric, fabric.device, networks) if stack is not None else (None, None)
     metrics = evaluate_run(out, data, metric, fabric.device, console, scores, held_out)
     for number in range(len(folds)):
         shutil.rmtree(out / f"{HELD_OUT}{number + 1}", ignore_errors=True)
     return RunResult(out, metrics, training, data)
+
+
+# Seconds on one core of an AMD EPYC: of a training step for each molecule and parameter, of the base models for each
+# molecule and target, and of the evaluation for each molecule (tables of 1,128 and 2,039 molecules, November 2026).
+_STEP_SECONDS, _FIT_SECONDS, _EVALUATION_SECONDS = 3e-9, 2.5e-3, 1e-3
+
+
+def _shares(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndarray], parameters: int) -> list[float]:
+    """Estimate the seconds of the base models, of each network and of the calibration and evaluation."""
+    settings, count = complete.config.trainer, {split: len(rows) for split, rows in data.splits.items()}
+    limit = np.inf if settings.max_minutes is None else 60 * settings.max_minutes
+    steps = [*(fold_steps(complete, data.without(fold)) for fold in folds), complete.steps]
+    held_out = [len(fold) for fold in folds] or [count.get("valid", 0)]
+    fitted = count["train"] + sum(count["train"] - len(fold) for fold in folds)
+    return [
+        _FIT_SECONDS * fitted * len(data.dataset.tasks) if settings.baselines == "on" else 0.0,
+        *(min(limit, _STEP_SECONDS * parameters * settings.batch_size * each) for each in steps),
+        _EVALUATION_SECONDS * (sum(held_out) + count.get("test", 0)),
+    ]
 
 
 def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
@@ -194,8 +219,9 @@ def train_without(
     complete: CompleteConfig,
     data: MoleculeData,
     folder: Path,
-    name: str,  # for the progress bar
+    name: str,  # for the progress
     console: Console,
+    report: Report = silent,
     after_epoch: Callable[[TrainingLoop], object] | None = None,
 ) -> Predictor:
     """Train the network without the rows of a fold, or continue its training in a folder; return its predictor."""
@@ -207,7 +233,8 @@ def train_without(
         module = new_module(complete, rest)
         initialise_weights(module, rest, last is None, QUIET)
         steps = fold_steps(complete, rest)
-        run_loop(last, fabric, module, rest, folder, steps, console, name=name, after_epoch=after_epoch)
+        run_loop(last, fabric, module, rest, folder, steps, console, name, report, after_epoch)
+    report(1.0, "")
     return Predictor(read_checkpoint(folder / BEST), fabric.device)
 
 

@@ -45,7 +45,7 @@ from graphslice.stacking.stacking import (
     predict_base_models,
     weighted_std,
 )
-from graphslice.system.console import remark, result, status
+from graphslice.system.console import Report, divide, remark, result, silent
 from graphslice.tasks import Task, each_target
 
 #: Folds of the training set. Only some of them are held out if these have enough rows, since each costs a training.
@@ -119,7 +119,9 @@ class Stack:
     """Base models of a run, fitted on creation: the final ones, and those for held-out molecules; ``folds`` of the
     training set are held out in turn, empty if the validation set is held out, for which the final models predict."""
 
-    def __init__(self, data: MoleculeData, folds: Sequence[np.ndarray], console: Console) -> None:
+    def __init__(
+        self, data: MoleculeData, folds: Sequence[np.ndarray], console: Console, report: Report = silent
+    ) -> None:
         self.data, self.console = data, console
         self.held_out = list(folds) or [data.splits["valid"]]
         self.train_rows = [np.setdiff1d(data.splits["train"], held) for held in self.held_out]
@@ -128,9 +130,12 @@ class Stack:
             f"fitting random forest, gradient boosting and a kernel machine to {len(rows):,} training molecules",
             highlight=False,
         )
-        with status("fitting base models", console):
-            self.models = fit_to_rows(data, rows)
-            self.fold_models = [fit_to_rows(data, rest) for rest in self.train_rows] if folds else [self.models]
+        fits = [rows, *(self.train_rows if folds else [])]
+        fitted: list[BaseModels] = []
+        for part, each in zip(divide(report, *map(len, fits)), fits, strict=True):
+            part(0.0, f"base models {len(fitted) + 1} of {len(fits)}")
+            fitted.append(fit_to_rows(data, each))
+        self.models, self.fold_models = fitted[0], fitted[1:] or fitted
 
     def finish(
         self,

@@ -40,10 +40,10 @@ from graphslice.runs.run_files import (
     write_metrics,
 )
 from graphslice.stacking.stacking import NETWORK
-from graphslice.system.console import QUIET, remark, result
+from graphslice.system.console import QUIET, Report, WorkProgress, divide, remark, result, silent, standard_error
 from graphslice.system.files import ENDING, locked
 from graphslice.system.machine import cores, visible_gpus
-from graphslice.system.processes import in_processes, is_first_process
+from graphslice.system.processes import in_processes, is_first_process, report_to_parent
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.fine_tuning import print_known
@@ -55,6 +55,10 @@ from graphslice.training.stack import calibrate_ensemble, evaluate_split, mixer_
 if TYPE_CHECKING:
     from pandas import DataFrame
     from torch_geometric.data import Data
+
+
+# Shares of the time that reading the molecules, and that training the members of an ensemble takes.
+_READING, _MEMBERS = 0.02, 0.95
 
 
 def train(
@@ -96,10 +100,21 @@ def train(
         dataset = load_dataset(config.data, data=data)
         if is_first_process():
             check_run_directory(out, config, frame=data is not None, overwrite=overwrite)
-        complete, molecules = resolve(config, dataset, out, console)
+        return _train(config, dataset, out, console, command=command)
+
+
+def _train(
+    config: RunConfig, dataset: LabelledDataset, out: Path, console: Console, *, fresh: bool = True, **options: Any
+) -> RunResult:
+    """Read the molecules, and train or continue a model or an ensemble, with one line of progress."""
+    splits = None if fresh else read_splits(out)
+    with WorkProgress("training", console) as progress:
+        reading, training = divide(progress.update, _READING, 1 - _READING)
+        complete, data = resolve(config, dataset, out, console, chosen=not fresh, splits=splits, report=reading)
+        options |= {"fresh": fresh, "console": console, "report": training}
         if complete.members:
-            return train_ensemble(complete, molecules, dataset, out, fresh=True, command=command, console=console)
-        return run(complete, molecules, out, fresh=True, command=command, console=console)
+            return train_ensemble(complete, data, dataset, out, **options)
+        return run(complete, data, out, **options)
 
 
 def check_run_directory(folder: Path, config: RunConfig, *, frame: bool = False, overwrite: bool) -> None:
@@ -117,7 +132,7 @@ def _lock(folder: Path) -> AbstractContextManager[None]:
 
 
 def _console(console: Console | None) -> Console:
-    return (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else QUIET
+    return (console or standard_error()) if is_first_process() else QUIET
 
 
 def _check_unchanged(config: RunConfig, dataset: LabelledDataset, what: object) -> None:
@@ -141,10 +156,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
             )
         dataset = load_dataset(config.data, data=data)
         _check_unchanged(config, dataset, folder)
-        complete, molecules = resolve(config, dataset, folder, console, chosen=True, splits=read_splits(folder))
-        if complete.members:
-            return train_ensemble(complete, molecules, dataset, folder, fresh=False, console=console)
-        return run(complete, molecules, folder, fresh=False, console=console)
+        return _train(config, dataset, folder, console, fresh=False)
 
 
 def train_ensemble(
@@ -156,6 +168,7 @@ def train_ensemble(
     fresh: bool,
     command: str | None = None,
     console: Console,
+    report: Report = silent,
 ) -> RunResult:
     """Train the members of an ensemble or cross-validation, each in its own process and subdirectory, and evaluate the
     ensemble; other arguments, result and errors as of :func:`~graphslice.training.run.run`."""
@@ -173,9 +186,11 @@ def train_ensemble(
         console.out(f"each model is fine-tuned from {config.origin}", highlight=False)
         print_known(read_checkpoint(config.origin), config.origin, data, console)
     try:
-        train_members(members, dataset, out, complete.metric, console)
+        of_members, evaluation = divide(report, _MEMBERS, 1 - _MEMBERS)
+        train_members(members, dataset, out, complete.metric, console, of_members)
     except KeyboardInterrupt:
         raise Interrupted from None
+    evaluation(0.0, "calibration and evaluation")
     return RunResult(out, evaluate_ensemble(out, data, complete.metric, console), read_training(out), data)
 
 
@@ -187,24 +202,33 @@ def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | Non
         fresh, console = not (folder / CONFIG).exists(), QUIET
         splits = None if fresh else read_splits(folder)
         complete, data = resolve(config, dataset, folder, console, chosen=True, splits=splits)
-        run(complete, data, folder, fresh=fresh, console=console)
+        run(complete, data, folder, fresh=fresh, console=console, report=report_to_parent)
 
 
 def train_members(
-    members: dict[str, RunConfig], dataset: LabelledDataset, out: Path, metric: str, console: Console
+    members: dict[str, RunConfig], dataset: LabelledDataset, out: Path, metric: str, console: Console, report: Report
 ) -> None:
     """Train or continue the unfinished members in parallel, one per GPU, or one per core without GPUs; ``metric``
     selects the best epoch of each."""
+    shares = dict.fromkeys(members, 0.0)
+
+    def show(name: str, done: float, status: str) -> None:
+        shares[name] = done
+        report(sum(shares.values()) / len(shares), status and f"{len(members)} models")
+
     accelerator = next(iter(members.values())).trainer.accelerator
     gpus = visible_gpus(accelerator)
     given = None if dataset.graphs is None else dataset  # PyG data, which cannot be loaded again
     tasks = {name: (config, out / name, given) for name, config in members.items() if not is_finished(out / name)}
     jobs = min(len(gpus) or cores(), len(tasks))
     console.print(f"training {len(members)} models, {jobs} at a time", highlight=False)
-    with closing(in_processes(train_member, tasks, jobs, gpus)) as ended:
+    for name in members.keys() - tasks.keys():
+        show(name, 1.0, "")
+    with closing(in_processes(train_member, tasks, jobs, gpus, lambda name, told: show(name, *told))) as ended:
         for done, (name, reason) in enumerate(ended, len(members) - len(tasks) + 1):
             if reason is not None:
                 raise InputError(f"{out / name}: {reason}")
+            show(name, 1.0, "finished")
             values = read_metric(out / name, metric)
             scores = ", ".join(f"{split} {METRICS[metric].label} {value:.4f}" for split, value in values.items())
             console.print(f"{done} of {len(members)}: {name}: {scores}", highlight=False)

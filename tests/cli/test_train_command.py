@@ -1,5 +1,10 @@
 """``graphslice train``, and what is done with its run folder."""
 
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -82,3 +87,29 @@ def test_mistakes_in_options_are_reported_before_an_existing_run(options, messag
     code, out, err = cli("train", "--dataset", demo_csv, "-o", run_directory, *options)
     assert code == 2 and out == "" and message in err and len(err.splitlines()) == 1
     assert sorted((path.name, path.stat().st_mtime_ns) for path in run_directory.iterdir()) == before
+
+
+@pytest.mark.slow
+def test_a_terminal_has_one_line_of_progress_above_which_everything_else_stands(
+    demo_csv, tiny_flags, tmp_path, child_environment
+):
+    """Frames of the line at 80 columns, taken from a pseudo terminal."""
+    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 80))
+    command = [sys.executable, "-m", "graphslice", "train", demo_csv, *tiny_flags, "-o", tmp_path / "run"]
+    process = subprocess.Popen(command, stdout=end, stderr=end, stdin=subprocess.DEVNULL, env=child_environment)
+    os.close(end)
+    output = b""
+    with suppress(OSError):  # the other end is closed
+        while part := os.read(terminal, 10_000):
+            output += part
+    assert process.wait() == 0, output
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
+    lines = dict.fromkeys(line for line in re.split("[\r\n]+", text) if line.strip())
+    frames = [line for line in lines if re.search("elapsed(, [0-9:]+ left)?$", line)]
+    assert {len(line) for line in frames} == {80}
+    shares = [int(line.split("%")[0]) for line in frames if "%" in line]
+    assert shares == sorted(shares) and any("network, MAE" in line for line in frames)
+    assert any(re.fullmatch(r"test MAE .* on 6 molecules", line) for line in lines)  # a result
+    assert any(line.startswith("split: 47 training") for line in lines) and f"model: {tmp_path / 'run'}" in text

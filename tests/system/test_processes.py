@@ -40,6 +40,14 @@ def test_least_used_gpu():
     assert least_used_gpu(["a", "b", "c"], ["c", "a", "b", "a", "c"]) == "b"
 
 
+def test_reports_of_calls_arrive_before_they_end():
+    told = []
+    tasks = {"a": (0.25, 0.5), "b": (0.75, 1.0)}
+    calls = in_processes(process_functions.tell, tasks, 2, on_report=lambda key, values: told.append((key, *values)))
+    assert dict(calls) == {"a": None, "b": None}
+    assert sorted(told) == [("a", 0.25, "due"), ("a", 0.5, "due"), ("b", 0.75, "due"), ("b", 1.0, "due")]
+
+
 def test_failed_call_does_not_stop_the_others():
     reasons = {"raise_input_error": "no such data", "raise_error": "ZeroDivisionError: a mixer", "finish": "None"}
     reasons["exit_with_7"] = "its process ended with exit code 7: .*if __name__"

@@ -16,6 +16,7 @@ from graphslice.data.loaders import load_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_evaluation_data
 from graphslice.runs.run_files import read_config, read_splits
+from graphslice.system.console import WorkProgress
 from graphslice.training import resume, train
 from graphslice.training.resolve import fit_to_dataset, member_configs
 from graphslice.training.train_run import _describe_members, train_member
@@ -34,10 +35,23 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture(scope="module")
-def ensemble(table, tiny_config, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ensemble") / "run"
-    train(tiny_config(table, trainer={"max_epochs": 1, "ensemble": 2}), folder)
-    return folder
+def ensemble_and_reports(table, tiny_config, tmp_path_factory):
+    folder, reports = tmp_path_factory.mktemp("ensemble") / "run", []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WorkProgress, "update", lambda self, *report: reports.append(report))
+        train(tiny_config(table, trainer={"max_epochs": 1, "ensemble": 2}), folder)
+    return folder, reports
+
+
+@pytest.fixture(scope="module")
+def ensemble(ensemble_and_reports):
+    return ensemble_and_reports[0]
+
+
+def test_progress_of_the_members_is_that_of_the_whole_work(ensemble_and_reports):
+    fractions = [done for done, status in ensemble_and_reports[1] if status == "2 models"]
+    half = 0.02 + 0.98 * 0.95 / 2  # with one of two members trained
+    assert fractions == sorted(fractions) and fractions[0] < half and fractions[-1] == pytest.approx(2 * half - 0.02)
 
 
 def test_ensemble_directory_predicts_the_mean(ensemble):

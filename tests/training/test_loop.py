@@ -87,7 +87,7 @@ def test_function_after_every_epoch_can_end_the_training(demo_csv, tiny_config, 
     complete, data = resolve(config, load_dataset(config.data), tmp_path, console)
     fold = data.splits["train"][:15]
     with pytest.raises(RuntimeError, match="enough"):
-        train_without(fold, complete, data, tmp_path / "run", "", console, stop)
+        train_without(fold, complete, data, tmp_path / "run", "", console, after_epoch=stop)
     assert steps == [(2, 2, True), (4, 4, True)]  # 32 molecules in batches of 16
 
 

@@ -63,6 +63,15 @@ def run(configured, tmp_path_factory):
     return out
 
 
+def test_one_line_of_progress_counts_the_whole_work(configured, tmp_path, reports):
+    train(configured(), tmp_path / "run", console=QUIET)
+    fractions, statuses = zip(*reports, strict=True)
+    assert list(fractions) == sorted(fractions) and fractions[0] < 0.05 and 0.9 < fractions[-1] < 1
+    stages = list(dict.fromkeys(status.split(",")[0] for status in statuses if status))
+    parts = [f"{part} {number} of 3" for part in ("base models", "network") for number in (1, 2, 3)]
+    assert stages == ["reading molecules", *parts, "calibration and evaluation"]
+
+
 def test_all_rows_but_the_test_set_train_the_final_models(run):
     splits = read_splits(run)
     assert {name: len(rows) for name, rows in splits.items()} == {"train": 54, "test": 6}

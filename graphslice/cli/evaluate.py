@@ -23,7 +23,7 @@ EXAMPLES = "runs/my", "runs/my measured.csv --targets logp -o predictions.csv"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice evaluate RUN [RUN ...] [TABLE] [options]"
+    parser.usage = "graphslice evaluate MODEL [MODEL ...] [FILE] [options]"
     add_model(parser, several=True)
     add_data_options(parser)
     default = "test; valid for PCQM4Mv2 and PCQM4M; all for data without splits"

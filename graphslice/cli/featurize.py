@@ -24,7 +24,9 @@ EXAMPLES = "my.csv -o my.arrow --targets logp", "pcqm4mv2 -o pcqm4mv2.arrow"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("dataset", help=f"demo, pcqm4mv2, pcqm4m, a {MOLECULE_FILES}, or a folder of these")
+    parser.add_argument(
+        "dataset", metavar="FILE", help=f"demo, pcqm4mv2, pcqm4m, a {MOLECULE_FILES}, or a folder of these"
+    )
     add_output_file(parser, "output file, NAME.arrow; an interrupted call is continued", required=True)
     add_setting(parser, "data.root", default="dataset")
     for name in ("smiles_column", "decimal", "features"):

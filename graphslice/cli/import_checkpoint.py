@@ -19,20 +19,22 @@ EXAMPLES = "checkpoint.pt -o runs/imported", "graphormer.ckpt -o runs/imported -
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "file",
+        metavar="FILE",
         help="checkpoint of Graphormer v1, Sliceformer or fairseq's Graphormer, Hugging Face folder, or name of a "
         "published checkpoint (an unknown name lists them)",
     )
-    parser.add_argument("-o", "--out", metavar="RUN", required=True, help="run directory")
+    parser.add_argument("-o", "--out", metavar="FOLDER", required=True, help="run directory")
     parser.add_argument(
         "--mixer", help="mixer of the checkpoint (default: softmax if recognised, slice-released for Sliceformer)"
     )
-    parser.add_argument("--target", default="homolumogap", help="name of the predicted column (default: homolumogap)")
+    target = "name of the predicted column (default: homolumogap)"
+    parser.add_argument("--target", metavar="COLUMN", default="homolumogap", help=target)
     parser.add_argument(
         "--atom_rows",
         "--atom-rows",
         help="fairseq, or huggingface for a model fine-tuned with Hugging Face's collator (default: fairseq)",
     )
-    parser.add_argument("--cache", help="directory of downloads (default: the user's cache)")
+    parser.add_argument("--cache", metavar="FOLDER", help="folder of downloads (default: the user's cache)")
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "-o", "--out", metavar="FOLDER", help="output directory (default: inspect in the run directory)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the files of an earlier call in --out")
-    parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
+    parser.add_argument("--target", metavar="COLUMN", help="target to draw, or part of its name (default: the first)")
     parser.add_argument(
         "--orders",
         type=int,

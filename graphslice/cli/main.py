@@ -208,7 +208,7 @@ class PlainHelp(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         options = _shown_options(action.option_strings)
         if not options or action.nargs == 0:
             return ", ".join(options) or super()._format_action_invocation(action)
-        value = self._format_args(action, str(action.metavar or action.dest.upper()))
+        value = self._format_args(action, str(action.metavar or "NAME"))
         return f"{', '.join(options)} {value}"
 
 
@@ -264,7 +264,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, di
                 subparser.add_argument("-v", "--verbose", action="store_true", help="print more about the work")
             actions += subparser._actions
             required = [action for action in subparser._actions if not action.option_strings]
-            positionals = [a.dest.upper() + " ..." * (a.nargs == "+") for a in required]
+            positionals = [f"{a.metavar}" + " ..." * (a.nargs == "+") for a in required]
             if HELP_ALL not in arguments:
                 subparser.add_argument_group(
                     "examples", "\n".join(f"graphslice {name} {one}" for one in called.EXAMPLES)

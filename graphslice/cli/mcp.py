@@ -16,12 +16,13 @@ EXAMPLES = "--folder data", "--folder data --model runs/my adme"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("--folder", required=True, help="folder of all files that the tools may read and write")
+    text = "folder of all files that the tools may read and write"
+    parser.add_argument("--folder", metavar="FOLDER", required=True, help=text)
     parser.add_argument(
         "--model",
         nargs="+",
         default=["gap"],
-        metavar="RUN",
+        metavar="MODEL",
         help="run directories, checkpoints or models of the Hub (hf://user/name), the first of which is the default of "
         "the tools (default: gap, a packaged model); runs in the folder can be used too",
     )

@@ -121,8 +121,9 @@ def add_setting(parser: Any, key: str, name: str = "", default: str = "", **sett
     if default:
         meaning = f"{meaning.partition('; default:')[0]}; default: {default}"
     is_column = field in ("targets", "long", "features") or field.endswith("_column")
-    is_number, is_file = not {int, float}.isdisjoint(kinds), field.endswith("_file")
-    value = "COLUMN" if is_column else "N" if is_number else "FILE" if is_file else None
+    is_number = not {int, float}.isdisjoint(kinds) or field in ("folds", "split_sizes")
+    is_file, is_folder = field.endswith("_file") or field == "dataset", field in ("root", "cache")
+    value = "COLUMN" if is_column else "N" if is_number else "FILE" if is_file else "FOLDER" if is_folder else None
     settings = {"help": meaning, "type": str if str in kinds else hint | None, "metavar": value} | settings
     long = [f"--{key}"] if section == "data" else []  # jsonargparse adds those of the other sections
     parser.add_argument(*_option_strings(name or field), *long, **settings)
@@ -181,7 +182,7 @@ def add_init_from(group: Any) -> None:
     """Add --init-from to an argument group."""
     group.add_argument(
         *_option_strings("init_from"),
-        metavar="RUN",
+        metavar="MODEL",
         help=meanings(RunConfig)["init_from"],
     )
 
@@ -286,12 +287,12 @@ def add_model(parser: ArgumentParser, several: bool = False) -> None:
     """Add the argument ``model``, which :func:`load_model` reads; ``several``: or a list, whose mean predicts."""
     nargs, average = ("+", "; predictions of several models are averaged") if several else (None, "")
     text = f"run directory, checkpoint, hf://user/name, or a packaged model: {', '.join(MODELS)}{average}"
-    parser.add_argument("model", nargs=nargs, help=text)
+    parser.add_argument("model", metavar="MODEL", nargs=nargs, help=text)
 
 
 def add_molecules(parser: ArgumentParser, what: str) -> None:
     """Add the argument ``molecules``, ``what`` says its help, and the column of the SMILES."""
-    parser.add_argument("molecules", nargs="+", help=what)
+    parser.add_argument("molecules", metavar="FILE", nargs="+", help=what)
     add_setting(parser, "data.smiles_column", default="as in training, else detected by its name")
 
 

@@ -16,10 +16,12 @@ EXAMPLES = "molecules.csv -o runs/pretrained", "library/ -o runs/pretrained --wi
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice pretrain TABLE [TABLE ...] -o RUN [options]"
-    parser.add_argument("tables", nargs="+", metavar="TABLE", help="files or folders of molecules")
+    parser.usage = "graphslice pretrain FILE [FILE ...] -o FOLDER [options]"
+    parser.add_argument("tables", nargs="+", metavar="FILE", help="files or folders of molecules")
     run = parser.add_argument_group("input and output")
-    run.add_argument("-o", "--out", metavar="RUN", required=True, help="run directory, for --init-from of other runs")
+    run.add_argument(
+        "-o", "--out", metavar="FOLDER", required=True, help="run directory, for --init-from of other runs"
+    )
     run.add_argument("--overwrite", action="store_true", help="replace an existing run")
     add_setting(
         run,
@@ -29,7 +31,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     run.add_argument(
         "--without",
         nargs="+",
-        metavar="TABLE",
+        metavar="FILE",
         help="tables of molecules to exclude, with their salts, tautomers and stereoisomers: for example a test set",
     )
     for name in ("smiles_column", "cache"):

@@ -17,7 +17,7 @@ EXAMPLES = "runs/my user/my", "runs/my user/my --public --license mit"
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser)
-    parser.add_argument("repository", help="user/name on the Hub; created if it does not exist")
+    parser.add_argument("repository", metavar="NAME", help="user/name on the Hub; created if it does not exist")
     parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
     parser.add_argument("--license", default="unknown", help="identifier of the Hub, such as mit (default: unknown)")
 

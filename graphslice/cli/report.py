@@ -11,7 +11,7 @@ EXAMPLES = "runs/my", "runs/my --json"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("run", help="run directory, where report.html is written")
+    parser.add_argument("run", metavar="FOLDER", help="run directory, where report.html is written")
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:

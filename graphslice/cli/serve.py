@@ -18,9 +18,9 @@ EXAMPLES = "runs/my", "adme runs/my --port 8080"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice serve RUN [RUN ...] [options]"
+    parser.usage = "graphslice serve MODEL [MODEL ...] [options]"
     help_text = f"run directories, checkpoints, hf://user/name, or packaged models: {', '.join(MODELS)}"
-    parser.add_argument("models", nargs="+", help=help_text)
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=help_text)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, metavar="N", default=8000, help="port (default: 8000; 0 takes a free one)")
     parser.add_argument(

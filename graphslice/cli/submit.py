@@ -17,10 +17,12 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser, several=True)
     parser.add_argument(
         "--dataset",
+        metavar="NAME",
         required=True,
         help="pcqm4mv2 (test-dev, test-challenge); pcqm4m (test), whose leaderboard is closed",
     )
-    parser.add_argument("--root", help="directory of OGB's data, downloaded if missing (default: that of the training)")
+    text = "folder of OGB's data, downloaded if missing (default: that of the training)"
+    parser.add_argument("--root", metavar="FOLDER", help=text)
     parser.add_argument(
         "-o", "--out", metavar="FOLDER", default="submission", help="output directory (default: submission)"
     )

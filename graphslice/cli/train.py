@@ -23,15 +23,15 @@ EXAMPLES = "my.csv --targets logp,active", "--resume runs/my"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice train TABLE [--targets COLUMNS] [options]"
+    parser.usage = "graphslice train FILE [--targets COLUMN] [options]"
     run = parser.add_argument_group("output")
-    run.add_argument("-o", "--out", metavar="RUN", help="run directory (default: runs/ and the name of the dataset)")
+    run.add_argument("-o", "--out", metavar="FOLDER", help="run directory (default: runs/ and the name of the dataset)")
     run.add_argument(
         "--overwrite",
         action="store_true",
         help="replace an existing run, whose model is deleted when the training begins",
     )
-    run.add_argument("--resume", metavar="DIR", help="continue an interrupted run; no other option is allowed")
+    run.add_argument("--resume", metavar="FOLDER", help="continue an interrupted run; no other option is allowed")
     add_init_from(run)
     add_config_options(parser, arguments)
 

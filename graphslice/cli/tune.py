@@ -23,7 +23,7 @@ EXAMPLES = "my.csv --targets logp --minutes 60", "--resume tuned/my"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice tune TABLE [--targets COLUMNS] [--minutes N] [options]"
+    parser.usage = "graphslice tune FILE [--targets COLUMN] [--minutes N] [options]"
     search = parser.add_argument_group("search")
     search.add_argument("--minutes", type=float | None, metavar="N", help="time without the final run (default: 30)")
     search.add_argument(
@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     output.add_argument(
         "-o", "--out", metavar="FOLDER", help="folder of the search (default: tuned/ and the name of the dataset)"
     )
-    output.add_argument("--resume", metavar="DIR", help="continue a search; no other option is allowed")
+    output.add_argument("--resume", metavar="FOLDER", help="continue a search; no other option is allowed")
     add_init_from(output)
     add_config_options(parser, arguments)
 

@@ -33,7 +33,10 @@ def test_help_of_a_command(command, cli):
     expected = {"train": "--model.mixer", "evaluate": "--split", "report": "report.html", "doctor": "--json"}
     expected |= {"mcp": "--folder", "push": "--license", "serve": "--port"}
     assert expected.get(command, "-o") in out
-    assert not re.search(r"--\S+ (WORKERS|OUT|EPOCHS|SMILES_COLUMN|SEEDS|VALID_FILE)\b", out)
+    usage, *lines = out.splitlines()
+    # --graph CONFIG, of a section of settings, is jsonargparse's.
+    options = [match[1] for line in lines if (match := re.match(r"  (?:-o, )?--(?!graph)[a-z-]+ ([A-Z]\S*)", line))]
+    assert {*options, *re.findall("[A-Z]{2,}", usage)} <= {"FILE", "FOLDER", "COLUMN", "MODEL", "N", "NAME", "NAME=A,B"}
     title, *examples = out.splitlines()[-3:]
     assert title == "examples:"
     for words in map(shlex.split, examples):

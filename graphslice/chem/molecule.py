@@ -29,7 +29,7 @@ from graphslice.chem.parse import (
 )
 from graphslice.chem.workers import Workers
 from graphslice.config import ATOM, MOLECULE
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_choice
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ def smiles_to_graph(smiles: str, *, atom_order: str = "canonical", max_atoms: in
         MoleculeError: with the reason, if the SMILES is invalid or empty, has a wildcard atom, or more than
             ``max_atoms`` atoms, or if RDKit takes longer than 5 s.
     """
+    check_choice("atom_order", atom_order, ["canonical", "input"])
     read = partial(read_smiles, atom_order=atom_order, max_atoms=max_atoms)
     with closing(Workers()) as workers:
         (((arrays, (reason,), _), lost),) = workers.submit(read, [smiles]).result()

@@ -86,10 +86,12 @@ def test_files_of_the_variable_are_imported(monkeypatch, tmp_path):
     assert MIXERS["running-max"](8, 2, gain=2.0).gain == 2.0
 
 
-def test_missing_file_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing.py"))
-    with pytest.raises(InputError, match=r"no file of GRAPHSLICE_MIXERS at .*nothing\.py"):
-        import_user_mixers()
+def test_missing_and_other_files_are_named(monkeypatch, tmp_path):
+    (tmp_path / "text.txt").touch()
+    for name, problem in (("nothing.py", "no file of GRAPHSLICE_MIXERS at"), ("text.txt", "is not a Python file")):
+        monkeypatch.setenv(VARIABLE, str(tmp_path / name))
+        with pytest.raises(InputError, match=problem):
+            import_user_mixers()
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,12 @@ _TOLERANCE = 1e-4
 
 def import_user_mixers() -> None:
     """Import the files that :data:`VARIABLE` names, which register their mixers; raises :class:`InputError` if one
-    does not exist or fails."""
+    does not exist, is not Python source, or fails."""
     for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         check_file(Path(text), f"file of {VARIABLE}")
         spec = importlib.util.spec_from_file_location(f"graphslice_user_{Path(text).stem}", text)
-        assert spec is not None and spec.loader is not None  # true of every file that ends in .py
+        if spec is None or spec.loader is None:
+            raise InputError(f"{VARIABLE} names {text}, which is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         try:

@@ -103,6 +103,9 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> I
     MIXERS.update(mixers)
 
 
+OTHER_PROGRAMS = ("pip", "torchrun", "sbatch", "chemprop", "export", "curl", "for", "done", "docker")
+
+
 @pytest.mark.parametrize("document", [page for page in GUIDES if blocks(page, "sh")], ids=name_of)
 def test_commands_are_accepted_by_the_parser(document, workplace):
     """Every option and value exists; commands of other programs name files that exist."""
@@ -124,7 +127,7 @@ def test_commands_are_accepted_by_the_parser(document, workplace):
             elif words[0] == "make":
                 assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words
             else:
-                assert words[0] in ("pip", "torchrun", "sbatch", "chemprop", "export", "curl", "for", "done"), words
+                assert words[0] in OTHER_PROGRAMS, words
 
 
 @pytest.mark.slow

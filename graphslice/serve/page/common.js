@@ -16,9 +16,9 @@ export async function api(path, body, signal) {
   } catch (error) {
     throw error.name === "AbortError" ? error : new Error("The server does not respond.");
   }
-  const content = await response.json().catch(() => ({ error: `The server returned status ${response.status}.` }));
-  if (!response.ok) throw Object.assign(new Error(content.error), { status: response.status });
-  return content;
+  const content = await response.json().catch(() => null);  // not JSON, or not complete
+  if (response.ok && content) return content;
+  throw Object.assign(new Error(content?.error ?? `The server returned status ${response.status}.`), { status: response.status });
 }
 
 export const svgImage = (svg, properties) => element("img", { src: `data:image/svg+xml,${encodeURIComponent(svg)}`, ...properties });

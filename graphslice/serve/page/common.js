@@ -16,7 +16,10 @@ export async function api(path, body, signal) {
   } catch (error) {
     throw error.name === "AbortError" ? error : new Error("The server does not respond.");
   }
-  const content = await response.json().catch(() => null);  // not JSON, or not complete
+  const content = await response.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return null;  // not JSON, or not complete
+  });
   if (response.ok && content) return content;
   throw Object.assign(new Error(content?.error ?? `The server returned status ${response.status}.`), { status: response.status });
 }
@@ -41,7 +44,8 @@ async function draw() {
   isDrawing = true;
   for (let empty; (empty = [...document.querySelectorAll(".picture:empty")]).length; ) {
     const smiles = [...new Set(empty.map((one) => one.dataset.smiles))].filter((one) => !drawings.has(one)).slice(0, DRAWN_AT_ONCE);
-    const { svg } = smiles.length ? await api("/draw", { smiles }).catch(() => ({ svg: [] })) : { svg: [] };
+    const { svg } = smiles.length ? await api("/draw", { smiles }).catch(() => ({})) : { svg: [] };
+    if (!svg) break;  // the next picture tries again
     smiles.forEach((one, i) => drawings.set(one, svg[i] ?? null));
     for (const one of empty.filter((each) => drawings.has(each.dataset.smiles))) {
       const found = drawings.get(one.dataset.smiles);

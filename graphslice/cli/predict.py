@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,18 +83,16 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {"smiles_column": options.smiles_column, "interval": interval}
     settings |= {"nearest": options.nearest, "workers": options.workers}
     part = _part(options.shard)
-    table = source if isinstance(source, Path) else None
-    folder = out if table and isinstance(out, Path) and (out.is_dir() or not out.suffix) else None
-    if not folder and (options.shard or options.engine != "local"):
+    if isinstance(source, Path) and isinstance(out, Path) and (out.is_dir() or not out.suffix):
+        if options.overwrite:
+            raise InputError(f"overwrite replaces a file, not a folder: remove {out}, or choose another one")
+        predict = partial(predict_shards, predictor, source, out, engine=options.engine, part=part)
+    elif options.shard or options.engine != "local":
         raise InputError("engine ray and shard write a folder of Parquet files: give a table, and a folder as out")
-    if folder and options.overwrite:
-        raise InputError(f"overwrite replaces a file, not a folder: remove {folder}, or choose another one")
+    else:
+        predict = partial(predict_file, predictor, source, out, overwrite=options.overwrite)
     with file_progress("predicting", source, part[1]) as advance:
-        if table and folder:
-            settings |= {"engine": options.engine, "part": part}
-            report = predict_shards(predictor, table, folder, progress=advance, **settings)
-        else:
-            report = predict_file(predictor, source, out, overwrite=options.overwrite, progress=advance, **settings)
+        report = predict(progress=advance, **settings)
     report.notes += interval_notes(predictor, interval)
     return report_rows(options, report, "have no prediction: see the reasons in column 'error'", columns=columns)
 

@@ -34,9 +34,14 @@ let timer = 0, isDrawing = false;
 export function picture(smiles) {
   const made = element("div", { className: "picture" });
   made.dataset.smiles = smiles;
-  clearTimeout(timer);
-  timer = setTimeout(draw, 40);  // when the page is complete, and nobody scrolls
+  drawSoon();
   return made;
+}
+
+// Draw when the page is complete and nobody scrolls; a row may have left the page before it was drawn.
+export function drawSoon() {
+  clearTimeout(timer);
+  timer = setTimeout(draw, 40);
 }
 
 async function draw() {

@@ -1,5 +1,5 @@
 // The table of predictions: rows that are sorted, filtered and chosen, of which only those in view are elements.
-import { element, picture } from "/common.js";
+import { drawSoon, element, picture } from "/common.js";
 import { bar, colour, grade, read } from "/cells.js";
 
 const FEW = 6, MOST_CHOSEN = 3, MARGIN = 6, CACHED = 600, DOMAIN = "in_domain";
@@ -160,6 +160,7 @@ export class Table {
     const space = (count) => element("tr", { className: "space", hidden: !count, style: `height: ${count * height}px` });
     this.shown = { begin, end };
     body.replaceChildren(space(begin), ...rows, space(view.length - end));
+    drawSoon();
     if (body.contains(focused)) focused.focus({ preventScroll: true });
     if (Math.abs(body.querySelector("[data-index]").getBoundingClientRect().height - height) > 0.5) {
       this.shown = null;  // the first rows, or another width of the window, show how high a row is

@@ -17,7 +17,7 @@ import pandas as pd
 
 from benchmarks.adme import adme_numbers, adme_tables
 from benchmarks.intervals import interval_tables
-from benchmarks.rate import rate_table
+from benchmarks.rate import MANY, RIVALS, microseconds, rate_table
 from benchmarks.results import RESULTS, markdown, read_results
 from benchmarks.shards import cost_table, rehearsal_table
 from benchmarks.tables import (
@@ -162,6 +162,8 @@ def summary_table(results: list[dict], board: pd.DataFrame) -> str:
     demo, qm9 = (_test_errors(name) for name in ("demo", "qm9-xtb-gap"))
     chemprop = [f"chemprop 2.3.1, {loss} error" for loss in ("squared", "absolute")]
     cells = [f"{mean(found[f'{chemprop[0]} (its default)'])} ({mean(found[chemprop[1]])})" for found in (demo, qm9)]
+    rates = microseconds(read_results(RESULTS / "rate.jsonl"))
+    ours, *theirs = (rates[model] / 1000 for model in (f"default-{MANY}", *RIVALS))
     small, scratch = "`graphslice train`, which starts from `small`", "`graphslice train --init-from none`"
     tests = comparisons(found)
     verdicts = [verdict for verdict, _ in tests]
@@ -186,6 +188,12 @@ def summary_table(results: list[dict], board: pd.DataFrame) -> str:
             ["demo set, HOMO-LUMO gap, test MAE, eV, from scratch", f"**{mean(demo[scratch])}**", cells[0], _forests()],
             ["the same, fine-tuned from `small`", f"**{mean(demo[small])}**", "", ""],
             ["gaps of QM9 by GFN2-xTB, test MAE, eV, from scratch", f"**{mean(qm9['`small`'])}**", cells[1], ""],
+            [
+                f"processor time of `predict` for a molecule, ms, default, {MANY:,} training molecules",
+                f"**{ours:.2f}**",
+                f"{theirs[0]:.2f} ({theirs[1]:.2f} with its fast featurizer)",
+                "",
+            ],
         ]
     )
 

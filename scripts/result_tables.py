@@ -181,7 +181,7 @@ def summary_table(results: list[dict], board: pd.DataFrame) -> str:
             ],
             [
                 "the same tasks, same rows, defaults of both: significantly better on",
-                f"**{better}** ({remaining} after Holm's correction)",
+                better,
                 worse,
                 "",
             ],

@@ -29,7 +29,7 @@ def finish() -> None:
     pass
 
 
-def tell(first: float, second: float) -> None:
+def report_twice(first: float, second: float) -> None:
     """Report at a time that is due, at one that is not, and again."""
     report_to_parent(first, "due")
     report_to_parent(first, "too early")

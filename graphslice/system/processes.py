@@ -32,7 +32,7 @@ def is_first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What a call reports before its result."""
 
     values: tuple[Any, ...]
@@ -49,7 +49,7 @@ def report_to_parent(*values: Any) -> None:
     if _to_parent is not None and time.monotonic() - _last_report >= _REPORT_SECONDS:
         _last_report = time.monotonic()
         with suppress(OSError):  # the parent has ended, and this process soon does
-            _to_parent.send(Told(values))
+            _to_parent.send(Reported(values))
 
 
 def in_processes(
@@ -84,7 +84,7 @@ def in_processes(
                 key, child, _ = running[pipe]
                 try:
                     reason = child.result()
-                    if isinstance(reason, Told):
+                    if isinstance(reason, Reported):
                         on_report(key, reason.values)
                         continue
                     child.end()
@@ -133,8 +133,8 @@ class Child:
             self.pipe.send((function, arguments))
 
     def result(self, seconds: float | None = None) -> Any:
-        """Wait for the call's result or what it has :class:`Told`, or raise its exception; :class:`ChildDied` if the
-        process ended or timed out."""
+        """Wait for the call's result or what it has :class:`Reported`, or raise its exception; :class:`ChildDied` if
+        the process ended or timed out."""
         try:
             if not self.pipe.poll(seconds):
                 raise ChildDied(None)
@@ -142,7 +142,7 @@ class Child:
         except (EOFError, OSError):
             self._process.join()
             raise ChildDied(self._process.exitcode) from None
-        if isinstance(message, Told):
+        if isinstance(message, Reported):
             return message
         result, error = message
         if error is not None:

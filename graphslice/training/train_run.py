@@ -222,9 +222,10 @@ def train_members(
     tasks = {name: (config, out / name, given) for name, config in members.items() if not is_finished(out / name)}
     jobs = min(len(gpus) or cores(), len(tasks))
     console.print(f"training {len(members)} models, {jobs} at a time", highlight=False)
+    report(0.0, f"{len(members)} models")
     for name in members.keys() - tasks.keys():
         show(name, 1.0, "")
-    with closing(in_processes(train_member, tasks, jobs, gpus, lambda name, told: show(name, *told))) as ended:
+    with closing(in_processes(train_member, tasks, jobs, gpus, lambda name, reported: show(name, *reported))) as ended:
         for done, (name, reason) in enumerate(ended, len(members) - len(tasks) + 1):
             if reason is not None:
                 raise InputError(f"{out / name}: {reason}")

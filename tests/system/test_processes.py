@@ -41,11 +41,13 @@ def test_least_used_gpu():
 
 
 def test_reports_of_calls_arrive_before_they_end():
-    told = []
+    reported = []
     tasks = {"a": (0.25, 0.5), "b": (0.75, 1.0)}
-    calls = in_processes(process_functions.tell, tasks, 2, on_report=lambda key, values: told.append((key, *values)))
+    calls = in_processes(
+        process_functions.report_twice, tasks, 2, on_report=lambda key, values: reported.append((key, *values))
+    )
     assert dict(calls) == {"a": None, "b": None}
-    assert sorted(told) == [("a", 0.25, "due"), ("a", 0.5, "due"), ("b", 0.75, "due"), ("b", 1.0, "due")]
+    assert sorted(reported) == [("a", 0.25, "due"), ("a", 0.5, "due"), ("b", 0.75, "due"), ("b", 1.0, "due")]
 
 
 def test_failed_call_does_not_stop_the_others():

@@ -139,7 +139,7 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
     """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string.
 
     Letter case counts only between known names that are otherwise equal. Without a similar name it is the only one that
-    begins with ``name``, such as a header with its unit.
+    contains ``name``, such as a header with its unit.
 
     Args:
         name: the unknown name.
@@ -154,7 +154,7 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
         folded = {one.casefold(): one for one in reversed(known)}
         match = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_SIMILAR)]
     if not match and name:
-        longer = [one for one in known if one.casefold().startswith(name.casefold())]
+        longer = [one for one in known if name.casefold() in one.casefold()]
         match = longer if len(longer) == 1 else []
     return f" (did you mean {quote(match[0])}?)" if match else ""
 

@@ -76,7 +76,7 @@ def test_missing_package_is_named_with_its_extra():
         ("dmeo", ["demo"], "demo"),
         ("yy", ["y", "z"], "y"),
         ("GAP", ["gap", "Gap_ev"], "gap"),
-        ("Solub", ["solubility [mg/L]", "weight"], "solubility [mg/L]"),
+        ("Papp", ["SMILES", "Caco-2 Papp (1e-6 cm/s)", "logD"], "Caco-2 Papp (1e-6 cm/s)"),
     ],
 )
 def test_similar_name_is_suggested(name, known, expected):

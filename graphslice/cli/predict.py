@@ -37,7 +37,8 @@ EXAMPLES = "runs/my molecules.csv -o predictions.csv --interval 90", "gap CCO c1
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser)
     add_molecules(parser, f"{MOLECULE_FILES}, folder of these, preprocessed dataset, or SMILES")
-    add_output_file(parser, f"{TABLE_FILES}, or a folder of Parquet files (default: standard output)")
+    folder = "a name without suffix makes a folder of Parquet files, which a repeated call completes"
+    add_output_file(parser, f"{TABLE_FILES}; {folder} (default: standard output)")
     parser.add_argument(
         "--interval",
         type=float,

@@ -12,7 +12,7 @@ from graphslice._version import __version__
 from graphslice.calibration import Calibration
 from graphslice.data.batches import Progress, no_progress
 from graphslice.data.tables import Shard, list_shards
-from graphslice.errors import InputError, file_errors
+from graphslice.errors import InputError, file_errors, pluralize
 from graphslice.inference.files import FileReport, predict_file
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import Checkpoint, fingerprint
@@ -46,7 +46,8 @@ def predict_shards(
     names = [f"{number:06}.parquet" for number in range(len(shards))]
     _check_settings(out, _settings(predictor, dict(zip(names, shards, strict=True)), options))
     report, missing = FileReport(), []
-    for shard, name in list(zip(shards, names, strict=True))[part[0] - 1 :: part[1]]:
+    chosen = list(zip(shards, names, strict=True))[part[0] - 1 :: part[1]]
+    for shard, name in chosen:
         if (out / name).exists():
             rows = _finished_rows(out / name)
             report.add(rows)
@@ -59,6 +60,8 @@ def predict_shards(
         done = (predict_file(predictor, *task, workers=workers, progress=progress, **options) for task in missing)
     for one in done:
         report.extend(one)
+    there = f", {len(chosen) - len(missing):,} of which were there already" if len(missing) < len(chosen) else ""
+    report.notes.append(f"{pluralize(report.rows, 'row')} in {pluralize(len(chosen), 'file')} of {out}{there}")
     return report
 
 
@@ -68,8 +71,10 @@ def _settings(predictor: Predictor, shards: dict[str, Shard], options: dict[str,
         "version": __version__,
         "model": fingerprint(predictor.checkpoints, predictor.calibration),
         **options,
-        "bytes": {shard.file.name: shard.file.stat().st_size for shard in shards.values()},
-        "rows": {name: [shard.file.name, shard.begin, shard.end] for name, shard in shards.items()},
+        "input files": {
+            "bytes": {shard.file.name: shard.file.stat().st_size for shard in shards.values()},
+            "rows": {name: [shard.file.name, shard.begin, shard.end] for name, shard in shards.items()},
+        },
     }
 
 
@@ -84,7 +89,7 @@ def _check_settings(out: Path, settings: dict[str, Any]) -> None:
         with atomic_write(path) as temporary:
             temporary.write_text(json.dumps(settings, indent=1), "utf-8")
     elif other := [key for key in settings if known.get(key) != settings[key]]:
-        raise InputError(f"{out} holds predictions with other values of {', '.join(other)}: choose another folder")
+        raise InputError(f"{out} holds older predictions ({', '.join(other)} changed): choose another folder")
 
 
 def _finished_rows(path: Path) -> list[str | None]:

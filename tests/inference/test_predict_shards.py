@@ -66,6 +66,8 @@ def test_parts_are_the_files_of_one_process(folder, predictor, tmp_path):
     assert sum(report.rows for report in reports) == 43 and sum(report.failed for report in reports) == 1
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole") and len(contents(tmp_path / "whole")) == 6
     assert predict_shards(predictor, folder, tmp_path / "parts", part=(7, 7)).rows == 0
+    counts = "10 rows in 1 file", "15 rows in 2 files", "18 rows in 2 files"
+    assert [report.notes for report in reports] == [[f"{count} of {tmp_path / 'parts'}"] for count in counts]
 
 
 def test_restart_predicts_what_is_missing_and_removes_rests(folder, predictor, tmp_path, monkeypatch):
@@ -83,17 +85,18 @@ def test_restart_predicts_what_is_missing_and_removes_rests(folder, predictor, t
     done = []
     report = predict_shards(predictor, folder, out, progress=done.append)
     assert contents(out) == before and predicted == [10]
-    assert (report, sum(done)) == (whole, 43)
+    assert (report.rows, report.failed, sum(done)) == (whole.rows, whole.failed, 43)
+    assert report.notes == [f"43 rows in 5 files of {out}, 4 of which were there already"]
 
 
-@pytest.mark.parametrize("change", ["model", "interval", "bytes", "rows"])
+@pytest.mark.parametrize("change", ["model", "interval", "input files"])
 def test_folder_of_other_predictions_is_rejected(change, folder, predictor, tmp_path):
     out = tmp_path / "out"
     predict_shards(predictor, folder, out)
     before, options = contents(out), {}
     if change == "interval":
         options["interval"] = 90
-    elif change == "bytes":
+    elif change == "input files":
         with (folder / "b.csv").open("a") as file:
             file.write("43,C\n")
     else:
@@ -101,7 +104,7 @@ def test_folder_of_other_predictions_is_rejected(change, folder, predictor, tmp_
         settings[change] = "other"
         (out / SETTINGS).write_text(json.dumps(settings))
         before = contents(out)
-    with pytest.raises(InputError, match=rf"other values of {change}"):
+    with pytest.raises(InputError, match=f"{change} changed"):
         predict_shards(predictor, folder, out, **options)
     assert contents(out) == before
 

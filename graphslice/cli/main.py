@@ -198,6 +198,14 @@ class JsonOutput:
         self.file.flush()
 
 
+class FullHelp(DefaultHelpFormatter):
+    """Help formatter that adds the default of an option, unless there is none or the help states it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_complete = action.default is None or f"(default: {action.default})" in (action.help or "")
+        return action.help if is_complete else super()._get_help_string(action)
+
+
 class PlainHelp(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Help formatter that prints the help text as it is and each option once."""
 
@@ -233,7 +241,7 @@ def _load(module: str) -> None:
 def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, dict[str, str]]:
     """Build the parser; return it with the module of the called command, the only one imported, and the help of all
     options."""
-    formatter = DefaultHelpFormatter if HELP_ALL in arguments else PlainHelp
+    formatter = FullHelp if HELP_ALL in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",
         usage="graphslice COMMAND [options]; graphslice COMMAND --help shows its options",

@@ -45,6 +45,11 @@ def test_help_of_a_command(command, cli):
         _parser(arguments)[0].parse_args(arguments)  # every option exists
 
 
+def test_full_help_states_each_default_once(cli):
+    options = re.split(r"\n  (?=-)", cli("compare", "--help-all")[1])
+    assert max(option.count("default: ") for option in options) == 1 and not any("null)" in option for option in options)
+
+
 def test_a_reader_that_has_seen_enough(cli, run_directory, tmp_path, monkeypatch):
     """``graphslice predict run molecules.csv | head``, with more output than a pipe's buffer."""
     (tmp_path / "in.csv").write_text("smiles,note\n" + f"C,{'x' * 100}\n" * 500)

@@ -76,7 +76,7 @@ def _load_training_data(
     # Auxiliary labels count in the fingerprint, but are not evaluated.
     aligned = replace(align_targets(predictor, dataset, overrides.get("targets")), auxiliary={})
     if predictor.calibration is not None and split in ("train", "valid", "all"):
-        note = "intervals were calibrated on some of these molecules or trained on them: their coverage is no test"
+        note = "the model was trained or its intervals calibrated on some of these molecules, so the coverage is no test"
         aligned = replace(aligned, notes=(*aligned.notes, note))
     if dataset.is_pcqm4m:
         return aligned, dataset.splits
@@ -227,7 +227,11 @@ def evaluate(
     if split not in existing:
         is_ensemble = predictor.num_models > 1 and split in SPLITS
         hint = "; each member has another one, whose scores are in metrics.json" if is_ensemble else ""
-        raise InputError(f"{dataset.name} has no split {split!r}: give split {' or '.join(existing)}{hint}")
+        if split in (predictor.config.data.split or "").split("+"):  # train+valid
+            hint = f"; the run was trained on {split!r} too"
+        known = dataset.all_labels.known()
+        labelled = [name for name, rows in existing.items() if known[rows].any()]
+        raise InputError(f"{dataset.name} has no split {split!r}: give split {' or '.join(labelled)}{hint}")
     rows = existing[split]
     rows = rows[dataset.all_labels.known()[rows]]
     if not len(rows):

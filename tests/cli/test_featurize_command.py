@@ -87,7 +87,7 @@ def test_a_store_is_judged_as_its_table(part, store_run, demo_store, demo_csv, c
         cli("evaluate", store_run, *data, *split) for data in ([], ["--dataset", demo_store], ["--dataset", demo_csv])
     )
     # Only without --dataset the molecules are known to be those of the run.
-    notes = [line for line in own[2].splitlines() if "their coverage is no test" not in line]
+    notes = [line for line in own[2].splitlines() if "the coverage is no test" not in line]
     assert own[:2] == store[:2] and own[0] == table[0] == 0 and notes == store[2].splitlines() == table[2].splitlines()
     assert ("Morgan fingerprint of a training molecule" in own[2]) == (part == "all") and len(notes) <= 1
     assert own[1].removeprefix(str(demo_store)) == table[1].removeprefix(str(demo_csv))

@@ -52,7 +52,8 @@ def test_train_and_valid_are_trained_on_together(preprocessed, limit, store, tmp
     write_report(tmp_path / "run")
     for named in ([], ["--dataset", dataset]):
         code, out, err = cli("evaluate", tmp_path / "run", *named, "--split", "valid")
-        assert (code, out) == (2, "") and "has no split 'valid'" in err
+        assert (code, out) == (2, "")
+        assert err.endswith("has no split 'valid': give split train or all; the run was trained on 'valid' too\n")
 
 
 def test_train_and_valid_need_a_fixed_split(demo_csv, tmp_path, tiny_config, make_ogb):

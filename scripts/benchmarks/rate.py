@@ -119,5 +119,6 @@ def rate_table(lines: list[dict]) -> str:
         for model, value in found.items()
     ]
     versions = ", ".join(dict.fromkeys(line["version"] for line in lines))
-    rounds = len({line["round"] for line in lines})
+    counts = sorted({len({line["round"] for line in lines if line["model"] == model}) for model in MODELS})
+    rounds = " to ".join(map(str, counts))
     return f"{markdown(rows)}\n{lines[0]['machine']}, {versions}, smallest times of {rounds} rounds in turns.\n"

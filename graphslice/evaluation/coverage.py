@@ -17,8 +17,9 @@ COVERAGE_LEVEL = 90
 def coverage(
     interval: PredictionInterval, labels: np.ndarray, molecules: np.ndarray, tasks: Sequence[Task]
 ) -> dict[str, dict[str, float]]:
-    """Compute coverage and mean width, or size of sets, by target; nan without labels ``float64 [R, T]``. Atoms and
-    bonds are averaged within ``molecules int64 [R]`` first, which is the coverage that the intervals guarantee."""
+    """Compute coverage and mean width, or size of sets, by target; nan without labels ``float64 [R, T]``. On a
+    logarithmic scale ``factor`` is the geometric mean of upper over lower bound. Atoms and bonds are averaged within
+    ``molecules int64 [R]`` first, which is the coverage that the intervals guarantee."""
     results = {}
     prediction_sets = iter(interval.sets.values())
     for t, task in enumerate(tasks):
@@ -34,6 +35,10 @@ def coverage(
             low, high = interval.low[:, t], interval.high[:, t]
             inside = (low[known] <= y[known]) & (y[known] <= high[known])
             results[task.name] = {"coverage": _mean(inside, groups), "width": _mean(high[known] - low[known], groups)}
+            if task.transform == "log":
+                with np.errstate(divide="ignore", invalid="ignore"):  # infinite intervals begin at 0
+                    logs = np.log(high[known]) - np.log(low[known])
+                results[task.name]["factor"] = float(np.exp(_mean(logs, groups)))
     return results
 
 

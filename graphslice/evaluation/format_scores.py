@@ -78,7 +78,8 @@ def describe_scores(split: str, result: dict, first: str | None = None, *, digit
     if first is not None and first in result:
         names = [first, *names]
     count, unit = prediction_count(result)
-    lines = [f"{split} {_values(result, names, digits)} on {pluralize(count, unit[:-1])}"]
+    sole = next(iter(by_target.values())) if len(by_target) == 1 else {}
+    lines = [f"{split} {_values(sole | result, names, digits)} on {pluralize(count, unit[:-1])}"]
     if unit != "molecules":
         lines[0] += f" of {pluralize(result['molecules'], 'molecule')}"
     if len(by_target) > 1:
@@ -95,6 +96,12 @@ def describe_scores(split: str, result: dict, first: str | None = None, *, digit
     if unlabelled:
         lines.append(f"  no labels for {quoted_list(unlabelled)}")
     return "\n".join(lines)
+
+
+def describe_width(target: Mapping[str, Any]) -> str:
+    """Format the mean width of the intervals of a target: a factor, if it is trained on its logarithm."""
+    factor, width = (target.get(f"{name}_{COVERAGE_LEVEL}") for name in ("factor", "width"))
+    return f"about a factor of {plain(factor, 2)}" if factor is not None else f"{width:.3g}"
 
 
 def describe_covered(target: Mapping[str, Any], noun: str = "") -> str:
@@ -115,7 +122,7 @@ def describe_coverage(split: str, result: dict) -> list[str]:
     coverage, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
     regressions = [target for target in targets.values() if coverage in target and target["kind"] == REGRESSION]
     if bounded := [target for target in regressions if widths in target]:
-        width = f", mean width {bounded[0][widths]:.3g}" if len(targets) == 1 else ""
+        width = f", mean width {describe_width(bounded[0])}" if len(targets) == 1 else ""
         lines.append(f"{split}: {level}% prediction intervals cover {_covered(bounded, labels)}{width}")
     elif regressions:
         lines.append(f"too few validation molecules for {level}% prediction intervals: they are infinite")
@@ -161,6 +168,11 @@ def _covered(targets: list[dict], labels: str) -> str:
     return f"{_mean(targets, f'coverage_{COVERAGE_LEVEL}'):.0%} of the {labels}"
 
 
+def describe_factor(factor: float) -> str:
+    """Format the typical error of a target that is trained on its logarithm."""
+    return f"a factor of {plain(factor, 3)}"
+
+
 def _mean(scores: list[dict], name: str) -> float:
     return mean_of_defined(target[name] for target in scores)
 
@@ -172,6 +184,8 @@ def _values(scores: dict, names: list[str] | tuple[str, ...], digits: int) -> st
         if name in scores:
             form = f".{digits}f" if not 0 < abs(scores[name]) < 0.01 else f".{digits - 1}g"
             texts.append(f"{METRICS[name].label} {scores[name]:{form}}")
+    if (factor := scores.get("median_factor")) is not None:
+        texts.append(f"typical error {describe_factor(factor)}")
     return ", ".join(texts)
 
 

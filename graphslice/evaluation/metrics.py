@@ -92,7 +92,8 @@ def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, pr
 
 def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> dict:
     """Compute all metrics, averaged and in ``targets``, with arguments as in :func:`score`; nan where undefined.
-    ``molecules`` is R, for a target its number of labels; ``counts`` are its labels per class."""
+    ``molecules`` is R, for a target its number of labels; ``counts`` are its labels per class; ``median_factor`` of one
+    that is trained on its logarithm is the factor between label and prediction that half of the labels stay within."""
     targets: dict[str, dict] = {}
     for t, task, where in each_target(tasks):
         labels = y_true[~np.isnan(y_true[:, t]), t]
@@ -101,6 +102,7 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions:
             counts = np.bincount(labels.astype(int), minlength=len(task.classes)).tolist()
             target_scores["counts"] = dict(zip(task.classes, counts, strict=True))
         names = [name for name, metric in METRICS.items() if task.kind in metric.kinds]
+        names += ["median_factor"] * (task.transform == "log")
         target_scores |= {name: _score_target(name, task, y_true[:, t], predictions[:, where]) for name in names}
         targets[task.name] = target_scores
     kinds = {task.kind for task in tasks}
@@ -278,6 +280,7 @@ _REGRESSION_METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "mae": lambda y, y_pred: np.abs(y_pred - y).mean(),
     "rmse": lambda y, y_pred: np.sqrt(((y_pred - y) ** 2).mean()),
     "median_error": lambda y, y_pred: np.median(np.abs(y_pred - y)),
+    "median_factor": lambda y, y_pred: np.exp(np.median(np.abs(np.log(y_pred) - np.log(y)))),
     "r2": _r2,
     "spearman": _correlation("spearman"),
     "pearson": _correlation("pearson"),

@@ -23,6 +23,8 @@ from graphslice.evaluation.format_scores import (
     PRINTED_METRICS,
     describe_bounds,
     describe_covered,
+    describe_factor,
+    describe_width,
     label_noun,
     number,
     plain,
@@ -169,7 +171,7 @@ _SPLITS = ("valid", "test")
 
 # Scores of a headline, and their names there.
 _HEADLINE_SCORES = {
-    REGRESSION: {"median_error": "typical error", "spearman": "rank correlation"},
+    REGRESSION: {"median_error": "typical error (median)", "spearman": "rank correlation"},
     BINARY: {"auroc": "AUROC", "balanced_accuracy": "balanced accuracy"},
     MULTICLASS: {"accuracy": "accuracy", "auroc": "AUROC"},
 }
@@ -198,6 +200,8 @@ def headlines(run: Run) -> list[Markup]:
             values = []
             for metric, label in _HEADLINE_SCORES[task.kind].items():
                 value = _value(metric, scores[metric], 2) + f" {unit}".rstrip() * (metric in _ERRORS)
+                if metric == "median_error" and (factor := scores.get("median_factor")) is not None:
+                    value = describe_factor(factor)
                 values.append(Markup("{}<strong>{}</strong>").format("" if clauses else f"{label} ", value))
             clauses.append(Markup(" and " if clauses else ", ").join(values) + f"{',' * (not clauses)} on {sample}")
         if clauses:
@@ -218,8 +222,10 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("model", f"{model}; {training['parameters']:,} parameters"),
         ("split", _split(run)),
         ("device", f"{training['device']}{devices}"),
-        ("training time of the network", _duration(training["seconds"])),
+        (f"training time of the {'final ' * run.held_out_folds}network", _duration(training["seconds"])),
     ]
+    if "total_seconds" in training:
+        rows.append(("time of the whole run", _duration(training["total_seconds"])))
     if origin := run.metrics.get("init_from"):
         rows.append(("initialised from", origin))
     if start:
@@ -259,27 +265,29 @@ def scores_section(run: Run) -> Section:
 
 
 def _intervals(run: Run) -> list[Heading | Table]:
-    """Tabulate coverage and size of the prediction intervals and sets on the test set, and the temperatures."""
+    """Tabulate coverage and width of the prediction intervals on the test set, and of sets their size."""
     test_scores = run.metrics.get("test", {})
-    targets = test_scores.get("targets", {})
     width, classes = (f"{name}_{COVERAGE_LEVEL}" for name in ("width", "classes"))
-    rows = []
-    for name, scores in targets.items():
-        size = scores.get(classes, scores.get(width))
-        if size is None:  # not computed, or infinite because of too few validation molecules
-            continue
-        of = "classes" if classes in scores else "wide"
-        temperature = f"{scores['temperature']:.2f}" if "temperature" in scores else ""
-        rows.append([name, describe_covered(scores), f"{number(size, 3)} {of}", temperature])
-    if not rows:
+    intervals, sets = [], []
+    for name, scores in test_scores.get("targets", {}).items():
+        if width in scores:  # computed, and not infinite because of too few validation molecules
+            intervals.append([name, describe_covered(scores), describe_width(scores)])
+        elif classes in scores:
+            sets.append([name, describe_covered(scores), number(scores[classes]), f"{scores['temperature']:.2f}"])
+    if not intervals and not sets:
         return []
-    caption = (
-        f"{COVERAGE_LEVEL}% prediction intervals and prediction sets on the test set: share of "
-        f"{label_noun(test_scores)} covered and what chance allows, mean width in the unit of the target or mean "
-        "number of classes, and temperature of the probabilities."
+    covered = f"on the test set: share of {label_noun(test_scores)} covered and what chance allows"
+    unit = "in the unit of the target, or the factor between the bounds"
+    intervals_caption = f"{COVERAGE_LEVEL}% prediction intervals {covered}, and mean width {unit}."
+    sets_caption = (
+        f"{COVERAGE_LEVEL}% prediction sets {covered}, mean number of classes, and temperature of the logits."
     )
-    head = ["target", "coverage", "size", "temperature" if any(row[-1] for row in rows) else ""]
-    return [Heading("Prediction intervals"), Table(caption, head, rows, folded=len(rows) > 2 * MAX_TARGETS)]
+    tables = [
+        (intervals_caption, ["target", "coverage", "mean width"], intervals),
+        (sets_caption, ["target", "coverage", "classes", "temperature"], sets),
+    ]
+    parts = [Table(caption, head, rows, folded=len(rows) > 2 * MAX_TARGETS) for caption, head, rows in tables if rows]
+    return [Heading("Prediction intervals" if intervals else "Prediction sets"), *parts]
 
 
 def _value(metric: str, value: float | None, digits: int = 3) -> str:

@@ -62,8 +62,9 @@ class RunResult:
     folder: Path  # run directory; ``graphslice.load(folder)`` loads the model
     metrics: dict  # scores of the best checkpoint by split (valid, test), as in ``metrics.json``
     training: dict
-    """As in ``training.json``: parameters, steps, seconds, molecules per second, peak memory in bytes (of the first
-    device), name and number of devices, precision, and whether the last steps were compiled."""
+    """As in ``training.json``: parameters, steps, seconds of the network, and of the whole run if it was not
+    interrupted, molecules per second, peak memory in bytes (of the first device), name and number of devices,
+    precision, and whether the last steps were compiled."""
     data: MoleculeData | None = field(default=None, repr=False)  # None in all but the first process
 
     def to_dict(self) -> dict:

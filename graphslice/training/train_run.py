@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
@@ -107,14 +108,19 @@ def _train(
     config: RunConfig, dataset: LabelledDataset, out: Path, console: Console, *, fresh: bool = True, **options: Any
 ) -> RunResult:
     """Read the molecules, and train or continue a model or an ensemble, with one line of progress."""
-    splits = None if fresh else read_splits(out)
+    begin, splits = time.perf_counter(), None if fresh else read_splits(out)
     with WorkProgress("training", console) as progress:
         reading, training = divide(progress.update, _READING, 1 - _READING)
         complete, data = resolve(config, dataset, out, console, chosen=not fresh, splits=splits, report=reading)
         options |= {"fresh": fresh, "console": console, "report": training}
         if complete.members:
-            return train_ensemble(complete, data, dataset, out, **options)
-        return run(complete, data, out, **options)
+            trained = train_ensemble(complete, data, dataset, out, **options)
+        else:
+            trained = run(complete, data, out, **options)
+    if fresh and trained.training:  # of a run that was interrupted the total is not known
+        trained.training["total_seconds"] = round(time.perf_counter() - begin, 3)
+        write_json(out / TRAINING, trained.training)
+    return trained
 
 
 def check_run_directory(folder: Path, config: RunConfig, *, frame: bool = False, overwrite: bool) -> None:

@@ -1,10 +1,12 @@
 import math
 
 import numpy as np
-from scipy.stats import binom
+import pytest
+from scipy.stats import binom, gmean
 
 from graphslice.evaluation.coverage import add_coverage, coverage
-from graphslice.evaluation.format_scores import describe_covered
+from graphslice.evaluation.format_scores import describe_coverage, describe_covered, describe_scores
+from graphslice.evaluation.metrics import scores
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.tasks import Task
 
@@ -45,3 +47,19 @@ def test_coverage_stands_with_what_chance_allows():
         expected = f"by chance {counts[0]:,} to {counts[-1]:,})"
         assert describe_covered({"molecules": count, "coverage_90": 1.0}).endswith(expected)
     assert describe_covered({"molecules": 23, "atoms": 90, "coverage_90": 0.875}) == "88%"
+
+
+def test_targets_on_a_logarithm_are_scored_in_factors():
+    """The typical error is the median ratio of label and prediction, the width that of the bounds."""
+    task = Task("papp", transform="log")
+    y, predicted = np.array([1.0, 10, 100, 1000, np.nan]), np.array([3.0, 5, 100, 250, 7], np.float32)
+    result = scores("t.csv", [task], y[:, None], predicted[:, None])
+    ratios = [max(a / b, b / a) for a, b in zip(y[:4].tolist(), predicted.tolist(), strict=False)]
+    assert result["targets"]["papp"]["median_factor"] == pytest.approx(gmean(sorted(ratios)[1:3]))
+    interval = PredictionInterval(90, predicted[:, None] / 2, predicted[:, None] * [[2], [4], [2], [4], [9]], {})
+    add_coverage(result, coverage(interval, y[:, None], np.arange(5), [task]))
+    assert result["targets"]["papp"]["factor_90"] == pytest.approx(gmean([4, 8, 4, 8]))
+    assert "Spearman 1.0000, typical error a factor of 2.45 on 5 molecules" in describe_scores("test", result)
+    assert describe_coverage("test", result)[0].endswith("mean width about a factor of 5.7")
+    raw = scores("t.csv", [Task("papp")], y[:, None], predicted[:, None])
+    assert "factor" not in describe_scores("test", raw)

@@ -40,7 +40,7 @@ def test_regression_report_matches_predictions(run_copy, demo_csv, demo_rows, pr
     page = check_page(write_report(run_copy))
     test = demo_rows[demo_rows["split"] == "test"]
     errors = np.abs(predictor.predict(test["smiles"])[:, 0] - test["gap_ev"].to_numpy())
-    headline = f"gap_ev : typical error {np.median(errors):.2g} , rank correlation"
+    headline = f"gap_ev : typical error (median) {np.median(errors):.2g} , rank correlation"
     assert headline in page.words and f"on {len(test)} test molecules (fewer than 20: largely chance)" in page.words
     (plot,) = (svg for name, svg in page.images.items() if name.startswith("Test: Predicted against true"))
     assert f"n = {len(test)}, MAE {errors.mean():#.3g}" in plot
@@ -231,8 +231,8 @@ def test_intervals_and_temperatures_are_tabulated(run_copy):
     metrics["valid"]["targets"]["active"] = metrics["test"]["targets"]["active"]
     path.write_text(json.dumps(metrics))
     words = check_page(write_report(run_copy)).words
-    assert "gap_ev 5 of 6 (88%; by chance 4 to 6) 1.23 wide" in words
-    assert "active 6 of 6 (95%; by chance 4 to 6) 1.50 classes 1.25" in words
+    assert "gap_ev 5 of 6 (88%; by chance 4 to 6) 1.23" in words
+    assert "active 6 of 6 (95%; by chance 4 to 6) 1.50 1.25" in words
 
 
 def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_report, demo_rows):
@@ -274,13 +274,16 @@ def test_headline_is_a_sentence_a_target(run_copy):
     def sentences():
         return [sentence.striptags() for sentence in headlines(run)]
 
-    assert sentences()[0] == "Solubility: typical error 41,000 uM, rank correlation 0.00, on 20 test molecules."
+    assert (
+        sentences()[0] == "Solubility: typical error (median) 41,000 uM, rank correlation 0.00, on 20 test molecules."
+    )
+    test["Solubility (uM)"]["median_factor"] = 2.3  # of a target that is trained on its logarithm
     (run_copy / "out_of_fold.csv").touch()  # folds of the training set in place of a validation set
     assert sentences() == [
-        "Solubility: typical error 27 uM, rank correlation 0.66, on 87 held-out molecules; 41,000 uM and 0.00 on 20 "
-        "test molecules.",
-        "logD (pH 7.4): typical error 0.0012, rank correlation 0.00, on 19 held-out molecules (fewer than 20: largely "
-        "chance).",
+        "Solubility: typical error (median) 27 uM, rank correlation 0.66, on 87 held-out molecules; a factor of 2.3 "
+        "and 0.00 on 20 test molecules.",
+        "logD (pH 7.4): typical error (median) 0.0012, rank correlation 0.00, on 19 held-out molecules (fewer than 20: "
+        "largely chance).",
         "hERG: AUROC 0.88, balanced accuracy 0.88, on 500 held-out molecules.",
     ]
 

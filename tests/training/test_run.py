@@ -73,6 +73,7 @@ def test_contents_of_the_run_directory(run_directory, demo_rows, demo_csv):
     training = strict_json(run_directory / "training.json")
     assert training["parameters"] == gs.load(run_directory, "cpu").model.num_parameters and training["steps"] == 6
     assert 2 * 47 / training["molecules_per_second"] == pytest.approx(training["seconds"], rel=2e-4, abs=6e-4)
+    assert training["total_seconds"] > training["seconds"]
     assert 50e6 < training["peak_memory_bytes"] < 50e9
     assert training["device"] and {key: training[key] for key in ("devices", "precision", "compiled")} == {
         "devices": 1,

@@ -1,6 +1,6 @@
 """A mixer outside the package: a sort whose order is learned, which Sliceformer leaves to future work (section 5).
 
-    GRAPHSLICE_MIXERS=examples/learnable_sort.py graphslice compare --dataset demo --mixers \\
+    GRAPHSLICE_MIXERS=examples/learnable_sort.py graphslice compare demo --mixers \\
         slice-ascend,learnable-sort,learnable-sort:temperature=1.0 --seeds 2 --budget 6epochs
     GRAPHSLICE_MIXERS=examples/learnable_sort.py python examples/digits.py --mixer learnable-sort
 """

@@ -67,8 +67,8 @@ def test_every_page_is_in_the_navigation():
 
 def test_first_screen_of_the_readme_shows_a_table_and_an_entry_to_ogb():
     text = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40])
-    words = [command[1:4] for command in commands("\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)))]
-    assert [["train", "--dataset", name] in words for name in ("my.csv", "pcqm4mv2")] == [True, True]
+    words = [command[1:3] for command in commands("\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)))]
+    assert [["train", name] in words for name in ("my.csv", "pcqm4mv2")] == [True, True]
     assert {"predict", "submit"} <= {command for command, *_ in words}
 
 

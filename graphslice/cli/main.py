@@ -216,7 +216,7 @@ class PlainHelp(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         options = _shown_options(action.option_strings)
         if not options or action.nargs == 0:
             return ", ".join(options) or super()._format_action_invocation(action)
-        value = self._format_args(action, str(action.metavar or "NAME"))
+        value = self._format_args(action, str(action.metavar or "VALUE"))
         return f"{', '.join(options)} {value}"
 
 

@@ -120,7 +120,7 @@ def add_setting(parser: Any, key: str, name: str = "", default: str = "", **sett
     meaning = meanings(kind)[field].replace("%", "%%")
     if default:
         meaning = f"{meaning.partition('; default:')[0]}; default: {default}"
-    is_column = field in ("targets", "long", "features") or field.endswith("_column")
+    is_column = field in ("targets", "long") or field.endswith("_column")
     is_number = not {int, float}.isdisjoint(kinds) or field in ("folds", "split_sizes")
     is_file, is_folder = field.endswith("_file") or field == "dataset", field in ("root", "cache")
     value = "COLUMN" if is_column else "N" if is_number else "FILE" if is_file else "FOLDER" if is_folder else None

@@ -23,7 +23,7 @@ EXAMPLES = "my.csv --targets logp,active", "--resume runs/my"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice train FILE [--targets COLUMN] [options]"
+    parser.usage = "graphslice train [--dataset] FILE [--targets COLUMN] [options]"
     run = parser.add_argument_group("output")
     run.add_argument("-o", "--out", metavar="FOLDER", help="run directory (default: runs/ and the name of the dataset)")
     run.add_argument(

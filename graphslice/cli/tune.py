@@ -23,7 +23,7 @@ EXAMPLES = "my.csv --targets logp --minutes 60", "--resume tuned/my"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice tune FILE [--targets COLUMN] [--minutes N] [options]"
+    parser.usage = "graphslice tune [--dataset] FILE [--targets COLUMN] [--minutes N] [options]"
     search = parser.add_argument_group("search")
     search.add_argument("--minutes", type=float | None, metavar="N", help="time without the final run (default: 30)")
     search.add_argument(

@@ -26,6 +26,9 @@ def test_help_and_version(cli):
     assert cli("--version") == (0, f"graphslice {gs.__version__}\n", "")
 
 
+PLACEHOLDERS = {"FILE", "FOLDER", "COLUMN", "MODEL", "N", "I/N", "NAME", "NAME=A,B", "VALUE"}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command(command, cli):
     code, out, err = cli(command, "--help")
@@ -36,7 +39,7 @@ def test_help_of_a_command(command, cli):
     usage, *lines = out.splitlines()
     # --graph CONFIG, of a section of settings, is jsonargparse's.
     options = [match[1] for line in lines if (match := re.match(r"  (?:-o, )?--(?!graph)[a-z-]+ ([A-Z]\S*)", line))]
-    assert {*options, *re.findall("[A-Z]{2,}", usage)} <= {"FILE", "FOLDER", "COLUMN", "MODEL", "N", "NAME", "NAME=A,B"}
+    assert {*options, *re.findall("[A-Z]{2,}", usage)} <= PLACEHOLDERS
     title, *examples = out.splitlines()[-3:]
     assert title == "examples:"
     for words in map(shlex.split, examples):

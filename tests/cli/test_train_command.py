@@ -69,7 +69,7 @@ def test_a_command_of_a_table_alone_prints_its_help(words, cli, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     code, out, err = cli(*words)
     assert (code, err) == (0, "") and out.startswith(
-        f"usage: graphslice {words[0]} FILE" if words else "usage: graphslice"
+        f"usage: graphslice {words[0]} [--dataset] FILE" if words else "usage: graphslice"
     )
     assert not any(tmp_path.iterdir())
 

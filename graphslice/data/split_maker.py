@@ -351,8 +351,8 @@ class Duplicates:
         clauses = []
         if self.molecules:
             clauses.append(
-                f"{self.rows:,} rows belong to {pluralize(self.molecules, 'molecule')} with several rows, "
-                f"{len(self.conflicting):,} of them with conflicting labels"
+                f"duplicates: {self.rows:,} rows of {pluralize(self.molecules, 'molecule')}, "
+                f"{pluralize(len(self.conflicting), 'molecule')} with conflicting labels"
             )
         if self.conflicting:
             first = [quoted_list((row + 1 for row in rows), 8, str) for rows in self.conflicting[:3]]

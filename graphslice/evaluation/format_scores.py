@@ -107,17 +107,22 @@ def describe_width(target: Mapping[str, Any]) -> str:
 def describe_covered(target: Mapping[str, Any], noun: str = "") -> str:
     """Format the coverage of a target, such as ``16 of 23 (70%; by chance 18 to 23)``: the central 95% of a binomial
     distribution, if molecules are exchangeable. Atoms and bonds of a molecule are not, so they have the share alone."""
-    from scipy.stats import binom
-
     share, (count, unit) = target[f"coverage_{COVERAGE_LEVEL}"], prediction_count(dict(target))
     if unit != "molecules":
         return f"{share:.0%}"
-    low, high = binom.interval(0.95, count, COVERAGE_LEVEL / 100)
+    low, high = _chance(count)
     return f"{round(share * count):,} of {count:,}{noun} ({share:.0%}; by chance {low:,.0f} to {high:,.0f})"
 
 
+def _chance(count: int) -> tuple[float, float]:
+    from scipy.stats import binom
+
+    return binom.interval(0.95, count, COVERAGE_LEVEL / 100)
+
+
 def describe_coverage(split: str, result: dict) -> list[str]:
-    """Format the coverage of intervals and sets: one line for regression, one for classification targets."""
+    """Format the coverage of intervals and sets: one line for regression, one for classification targets, and advice if
+    a target has less than chance allows."""
     targets, labels, lines, level = result["targets"], label_noun(result), [], COVERAGE_LEVEL
     coverage, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
     regressions = [target for target in targets.values() if coverage in target and target["kind"] == REGRESSION]
@@ -140,20 +145,27 @@ def describe_coverage(split: str, result: dict) -> list[str]:
             f"{level}% prediction sets contain all classes: the model hardly separates them, or too few are held out"
         )
         lines.append(line if informative else too_few)
+    counts = [(target[coverage], target["molecules"]) for target in (*bounded, *classes) if labels == "labels"]
+    if any(round(share * count) < _chance(count)[0] for share, count in counts):
+        lines.append(
+            f"{split}: less than chance allows: for such molecules predict with a higher level, such as --interval 95, "
+            "or train with --folds 5, which calibrates on all molecules (docs/howto/uncertainty.md)"
+        )
     return lines
 
 
 def describe_bounds(split: str, result: dict) -> list[str]:
     """Format the number of bounds among the labels, and how many are respected: one line, if there are any."""
-    bounded = {name: target for name, target in result["targets"].items() if "bounds" in target}
     counts = [
-        f"{pluralize(target['bounds'], 'bound')} of {name}" for name, target in list(bounded.items())[:_MAX_TARGETS]
+        f"{round(target['bounds'] * target['bounds_respected']):,} of {pluralize(target['bounds'], 'label')} "
+        f"with < or > ({name})"
+        for name, target in result["targets"].items()
+        if "bounds" in target
     ]
-    if not bounded:
+    if not counts:
         return []
-    share = sum(target["bounds"] * target["bounds_respected"] for target in bounded.values())
-    share /= sum(target["bounds"] for target in bounded.values())
-    return [f"{split}: predictions respect {share:.0%} of {', '.join(counts)}; other scores leave bounds out"]
+    listed = quoted_list(counts, _MAX_TARGETS, str)
+    return [f"{split}: predictions agree with {listed}; other scores leave these labels out"]
 
 
 def label_noun(result: dict) -> str:

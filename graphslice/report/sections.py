@@ -48,7 +48,7 @@ from graphslice.runs.checkpoint import Checkpoint
 from graphslice.runs.run_files import REJECTED, is_finished, read_metrics, read_splits
 from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, bound_text
-from graphslice.training.data_summary import describe_bounded
+from graphslice.training.data_summary import WITHOUT_LABEL, describe_bounded
 
 _MAX_REJECTED, _MAX_CLASSES = 10, 20
 
@@ -99,7 +99,9 @@ def _rejected(run: Run) -> list[Part]:
     parts: list[Part] = [Heading("Rejected rows and labels")]
     if not lines:
         return [*parts, Text("No row and no label was rejected.")]
-    caption = f"{pluralize(len(lines), 'row')} rejected, or used without an invalid label; {REJECTED} lists all."
+    used = sum(line["reason"].endswith(WITHOUT_LABEL) for line in lines)
+    caption = f"{pluralize(len(lines) - used, 'row')} rejected"
+    caption += f", {pluralize(used, 'row')} used without an invalid label" * bool(used) + f"; {REJECTED} lists all."
     rows = [[line["reason"], line["row"]] for line in lines[:_MAX_REJECTED]]
     return [*parts, Table(f"{caption} Row numbers count from 1.", ["reason", "row"], rows)]
 

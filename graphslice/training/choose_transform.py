@@ -75,9 +75,10 @@ def _takes_logarithm(data: MoleculeData, t: int, compared: bool, console: Consol
         return False
     reasons = [f"its labels span a factor of {_WIDE:g}"] if is_wide else []
     if log.any():
-        reasons.append(f"inner validation {METRICS[metric].label} {log.mean():.4g}, otherwise {none.mean():.4g}")
-    reasons.append("data.transform none keeps it off")
-    remark(f"{name}: trained on its logarithm ({'; '.join(reasons)})", console)
+        label = METRICS[metric].label
+        reasons.append(f"in a quick cross-validation {label} {log.mean():.4g} with it, {none.mean():.4g} without")
+    reason = f" ({'; '.join(reasons)})" if reasons else ""
+    remark(f"{name}: trained on its logarithm{reason}; --transform none turns this off", console)
     return True
 
 

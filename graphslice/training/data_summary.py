@@ -19,6 +19,8 @@ from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task, is_bounded
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
 
+#: End of the reason of a row that is used without a label that is invalid.
+WITHOUT_LABEL = "used without this label"
 # With fewer molecules for training and validation than this, a warning is printed.
 _FEW_MOLECULES = 50
 

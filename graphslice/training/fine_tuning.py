@@ -72,8 +72,8 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
         return None
     pairs = ", ".join(f"{target} ({match})" for target, match in similar.items())
     return (
-        f"the model was pretrained on quantities similar to {pairs}: for a fair comparison with models trained from "
-        "scratch, use init_from none"
+        f"by their names, the model was pretrained on quantities similar to {pairs}: for a fair comparison with models "
+        "trained from scratch, use --init-from none"
     )
 
 

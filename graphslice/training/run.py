@@ -44,7 +44,7 @@ from graphslice.system.files import atomic_write
 from graphslice.system.machine import device_name, peak_memory
 from graphslice.system.processes import is_first_process
 from graphslice.system.threads import single_threaded_torch
-from graphslice.training.data_summary import print_data_summary
+from graphslice.training.data_summary import WITHOUT_LABEL, print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
 from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, print_known
 from graphslice.training.loop import Interrupted, TrainingLoop, freeze
@@ -158,7 +158,7 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
         if not dataset.is_pcqm4m and not config.data.is_cross_validation:
             write_splits(folder, data.splits, dataset.smiles, dataset.identifiers)
         smiles, identifiers = dataset.smiles, dataset.identifiers
-        invalid = {row: f"{reason}; used without this label" for row, reason in data.invalid_labels().items()}
+        invalid = {row: f"{reason}; {WITHOUT_LABEL}" for row, reason in data.invalid_labels().items()}
         rejected = (
             [row + 1, smiles[row] if smiles else "", reason, *(texts[row] for texts in identifiers.values())]
             for row, reason in sorted((invalid | data.rejected).items())

@@ -55,6 +55,8 @@ _ENOUGH_ROWS = 120
 _CROSS_FIT_GROUPS = 5
 # If the network has at least this weight for every target, it predicts alone, which is faster.
 _NETWORK_ALONE = 0.9
+# Weights that differ by less than this are called nearly equal.
+_NEARLY_EQUAL = 0.05
 _SQUARED_METRICS = ("rmse", "r2", "pearson")
 
 #: Base models of the T targets, by the name of their kind.
@@ -75,6 +77,11 @@ class HeldOut:
 def num_held_out(data: MoleculeData) -> int:
     """Return how many of the folds of the training set are held out, 1 to :data:`FOLDS`."""
     return int(np.clip(np.ceil(FOLDS * _ENOUGH_ROWS / max(1, len(data.splits["train"]))), 1, FOLDS))
+
+
+def _folds_title(data: MoleculeData) -> str:
+    count = num_held_out(data)
+    return "held-out folds:" if count == FOLDS else f"held-out folds ({count} of {FOLDS}):"
 
 
 def fit_to_rows(data: MoleculeData, rows: np.ndarray) -> BaseModels:
@@ -210,7 +217,10 @@ def _describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence
         if share > 0
     )
     mean = f", mean over {len(tasks):,} targets" if len(tasks) > 1 else ""
-    return f"stack: {shares} (weights chosen on held-out molecules{mean})"
+    chosen = "weights chosen on held-out molecules"
+    if np.ptp(weights) < _NEARLY_EQUAL:
+        chosen = "nearly equal weights: on the held-out molecules no model is clearly better"
+    return f"stack: {shares} ({chosen}{mean})"
 
 
 def mixer_note(mixer: str, weight: float) -> list[str]:
@@ -303,7 +313,7 @@ def evaluate_run(
     known = dataset.all_labels.known()
     if known[valid].any():
         arguments = (folder, data, "valid", valid, as_predictions(dataset, valid, predictions), metric, console)
-        file, title = (None, "") if len(data.splits["valid"]) else (OUT_OF_FOLD, "held-out folds:")
+        file, title = (None, "") if len(data.splits["valid"]) else (OUT_OF_FOLD, _folds_title(data))
         metrics["valid"] = evaluate_split(*arguments, calibration, file=file, title=title)
     test = data.splits.get("test", np.empty(0, np.int64))
     if known[test].any():

@@ -63,3 +63,11 @@ def test_targets_on_a_logarithm_are_scored_in_factors():
     assert describe_coverage("test", result)[0].endswith("mean width about a factor of 5.7")
     raw = scores("t.csv", [Task("papp")], y[:, None], predicted[:, None])
     assert "factor" not in describe_scores("test", raw)
+
+
+def test_coverage_below_chance_has_advice():
+    """By chance 94 to 107 of 112 labels are covered: 93 are too few."""
+    target = {"kind": "regression", "molecules": 112, "width_90": 1.0}
+    for covered, lines in ((93, 2), (94, 1)):
+        result = {"molecules": 112, "targets": {"y": target | {"coverage_90": covered / 112}}}
+        assert len(describe_coverage("test", result)) == lines

@@ -142,7 +142,7 @@ def test_duplicates_are_reported(make_report, demo_rows):
     again = demo_rows.iloc[[0, 1]].assign(gap_ev=[demo_rows["gap_ev"][0], demo_rows["gap_ev"][1] + 50], split="test")
     folder = make_report(pd.concat([demo_rows, again]))
     page = check_page(folder / "report.html")
-    assert "4 rows belong to 2 molecules with several rows, 1 of them with conflicting labels" in page.words
+    assert "Duplicates: 4 rows of 2 molecules, 1 molecule with conflicting labels" in page.words
     assert "2 test rows with a molecule of the training set, or a salt, tautomer or stereoisomer of one" in page.words
     assert check_page(write_report(folder)).words == page.words  # of the molecules read again
 
@@ -322,3 +322,11 @@ def test_unit_of_a_column_name_is_found(name, unit):
 @pytest.mark.parametrize("name", ["logD (pH 7.4)", "IC50 (human)", "(rat)", "CL (liver microsomes)", "gap_ev"])
 def test_other_brackets_are_no_unit(name):
     assert not _WITH_UNIT.fullmatch(name)
+
+
+def test_rows_that_are_used_without_a_label_are_not_rejected(run_copy):
+    lines = "1,oops,not a valid SMILES", "2,C,target 'y' is not a finite number: 'low'; used without this label"
+    (run_copy / "rejected.csv").write_text("\n".join(["row,smiles,reason", *lines]))
+    assert (
+        "1 row rejected, 1 row used without an invalid label; rejected.csv" in check_page(write_report(run_copy)).words
+    )

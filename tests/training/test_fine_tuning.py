@@ -310,7 +310,7 @@ def test_targets_seen_in_pretraining_are_named(tmp_path, name, alike):
     splits = {"train": np.arange(58), "valid": np.array([58]), "test": np.array([59])}
     data = MoleculeData(load_dataset(config), RunConfig(data=config), splits=splits)
     note = seen_in_pretraining(checkpoint_of(model_of(), ["homo", "MolWt", "MolLogP"]), data)
-    assert note is None if alike is None else f"similar to {name} ({alike}): " in note and "init_from none" in note
+    assert note is None if alike is None else f"similar to {name} ({alike}): " in note and "by their names" in note
 
 
 def test_ridge_matches_scikit_learn():

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from graphslice.report.write import write_report
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import read_splits
 from graphslice.stacking.stacking import NAMES
+from graphslice.tasks import Task
 from graphslice.training import resume, stack, train
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.resolve import resolve
@@ -190,7 +192,7 @@ def test_report_counts_bounds(censored_run):
     page = gs.write_report(out).read_text()
     target = json.loads((out / "metrics.json").read_text())["valid"]["targets"]["gap_ev"]
     assert f"among the labels: {rows['gap_ev'].str.startswith('>').sum()} of gap_ev" in page
-    assert f"of {target['bounds']} bounds of gap_ev" in page
+    assert f"of {target['bounds']} labels with &lt; or &gt; (gap_ev)" in page
 
 
 def test_bounds_alone_in_the_test_set_are_counted(configured, table, tmp_path, capsys):
@@ -202,7 +204,7 @@ def test_bounds_alone_in_the_test_set_are_counted(configured, table, tmp_path, c
     found = pd.read_csv(tmp_path / "run" / "test_predictions.csv")
     respected = ((found["gap_ev_pred"] > 5) == (found["gap_ev_true"] == ">5")).mean()
     assert metrics["test"]["targets"]["gap_ev"]["bounds_respected"] == pytest.approx(respected)
-    line = f"test: predictions respect {respected:.0%} of 10 bounds of gap_ev"
+    line = f"test: predictions agree with {10 * respected:.0f} of 10 labels with < or > (gap_ev)"
     main(["evaluate", str(tmp_path / "run")])
     for printed in (console.file.getvalue(), capsys.readouterr().out):
         assert line in printed and "all labels are bounds" in printed and "nan" not in printed
@@ -224,3 +226,13 @@ def test_network_predicts_alone_if_other_models_add_little(configured, tmp_path,
     found = result.metrics["baselines"]["test"]
     assert found["stack"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     assert 0 < result.metrics["test"]["targets"]["gap_ev"]["width_90"] < np.inf
+
+
+def test_folds_are_counted_and_equal_weights_are_not_called_chosen(monkeypatch):
+    """Of 288 rows, 120 have to be held out: three fifths."""
+    monkeypatch.setattr(stack, "_ENOUGH_ROWS", 120)
+    for rows, title in ((100, "held-out folds:"), (288, "held-out folds (3 of 5):"), (600, "held-out folds (1 of 5):")):
+        assert stack._folds_title(SimpleNamespace(splits={"train": np.arange(rows)})) == title
+    for first, words in ((0.26, "nearly equal weights"), (0.4, "weights chosen on held-out molecules")):
+        weights = np.array([[first], *[[(1 - first) / 3]] * 3])
+        assert f"({words}" in stack._describe_weights(weights, ["network", "forest", "boosting", "kernel"], [Task("y")])

@@ -220,8 +220,9 @@ def predicted_classes(predictions: np.ndarray, task: Task) -> list[str | None]:
 
 def describe_class(probabilities: np.ndarray, task: Task) -> str:
     """Return the most probable class, and the probability ``[W]`` of the second of two classes, or of that class."""
-    predicted = task.classes[most_probable(probabilities[None], task)[0]]
-    return f"{predicted}, P({task.classes[1] if task.kind == BINARY else predicted}) {probabilities.max():.2f}"
+    predicted, value = task.classes[most_probable(probabilities[None], task)[0]], probabilities.max()
+    digits = 2 if 0.005 <= value < 0.995 else 4  # 0.00 is no probability of a class that may be the true one
+    return f"{predicted}, P({task.classes[1] if task.kind == BINARY else predicted}) {value:.{digits}f}"
 
 
 def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:

@@ -59,6 +59,12 @@ class ApplicabilityDomain:
         threshold = float(np.quantile(neighbour_similarity, _OUTSIDE_FRACTION)) if len(distinct) > 1 else 0.0
         return cls(bits, np.asarray(rows, np.int64), threshold, max_training_atoms)
 
+    @property
+    def molecules(self) -> str:
+        """Names the molecules that others are compared with."""
+        sampled = "random " * (len(self.rows) == MAX_TRAINING_MOLECULES)
+        return f"{len(self.rows):,} {sampled}training molecules"
+
     def contains(self, similarity: np.ndarray, num_atoms: np.ndarray) -> np.ndarray:
         """Whether each molecule is inside: its similarity (:meth:`nearest`; nan if invalid) reaches the threshold, and
         it has at most 1.5 times the atoms of the largest training molecule."""

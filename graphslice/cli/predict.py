@@ -50,7 +50,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "--summary",
         action="store_true",
         help="print for each molecule a table of all targets: prediction, unit, interval (default: of 90 percent), and "
-        "percentile among the reference molecules of the model; --out and --json keep their form",
+        "percentile of the prediction among those for approved drugs (adme); --out and --json keep their form",
     )
     parser.add_argument("--nearest", action="store_true", help="add the most similar training molecule")
     add_device(parser)
@@ -80,7 +80,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         interval = 90.0
     columns = output_columns(predictor.tasks, predictor.num_models > 1, interval, options.nearest)
     if options.summary and out is None:
-        out = SummaryTables(predictor.tasks, columns, sys.stdout)
+        compared = "" if predictor.calibration is None else predictor.calibration.domain.molecules
+        out = SummaryTables(predictor.tasks, columns, sys.stdout, compared)
     settings: dict[str, Any] = {"smiles_column": options.smiles_column, "interval": interval}
     settings |= {"nearest": options.nearest, "workers": options.workers}
     part = _part(options.shard)

@@ -235,10 +235,11 @@ def _target_columns(predictions: Predictions) -> dict[str, _Column]:
 
 
 class SummaryTables:
-    """Prints predictions as tables of all targets, without empty columns; ``added`` are the columns of predictions."""
+    """Prints predictions as tables of all targets, without empty columns; ``added`` are the columns of predictions, and
+    ``compared`` names the molecules of the applicability domain."""
 
-    def __init__(self, tasks: Sequence[Task], added: Collection[str], file: IO[str]) -> None:
-        self.tasks, self.added, self.file = tasks, added, file
+    def __init__(self, tasks: Sequence[Task], added: Collection[str], file: IO[str], compared: str = "") -> None:
+        self.tasks, self.added, self.file, self.compared = tasks, added, file, compared
 
     def write(self, chunk: pa.Table) -> None:
         for row in chunk.to_pylist():
@@ -251,8 +252,9 @@ class SummaryTables:
             return [f"{name}: {row['error']}"]
         if row.get("in_domain") is not None:
             where = "inside" if row["in_domain"] else "outside"
-            name += f": {where} the applicability domain, similarity {row['similarity']:.2f}"
-        head = ("target", "prediction", "interval", "percentile", "description")
+            name += f": {where} the applicability domain, similarity {row['similarity']:.2f} to the nearest of "
+            name += self.compared
+        head = ("target", "prediction", "interval", "percentile of drugs", "description")
         table = zip(head, *(_cells(task, row) for task in self.tasks), strict=True)
         columns = [column for column in table if any(column[1:])]
         widths = [max(map(len, column)) for column in columns]

@@ -76,7 +76,7 @@ def _load_training_data(
     # Auxiliary labels count in the fingerprint, but are not evaluated.
     aligned = replace(align_targets(predictor, dataset, overrides.get("targets")), auxiliary={})
     if predictor.calibration is not None and split in ("train", "valid", "all"):
-        note = "the model was trained or its intervals calibrated on some of these molecules, so the coverage is no test"
+        note = "the model or its intervals were fitted to some of these molecules: the coverage is no test"
         aligned = replace(aligned, notes=(*aligned.notes, note))
     if dataset.is_pcqm4m:
         return aligned, dataset.splits

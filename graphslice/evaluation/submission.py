@@ -51,7 +51,8 @@ def submit(
     splits = read_ogb_splits(dataset, root)  # the order of a submission
     for split, expected in sizes.items():
         if (size := len(splits.get(split, ()))) != expected:
-            raise InputError(f"{split} of {dataset} in {root} has {size:,} molecules, but a submission needs OGB's {expected:,}")
+            found = f"{split} of {dataset} in {root} has {size:,} molecules"
+            raise InputError(f"{found}, but a submission needs OGB's {expected:,}")
     folder.mkdir(parents=True, exist_ok=True)  # now, not after the predictions
     predicted: dict[str, np.ndarray] = {}
     begin = monotonic()

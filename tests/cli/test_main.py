@@ -50,7 +50,8 @@ def test_help_of_a_command(command, cli):
 
 def test_full_help_states_each_default_once(cli):
     options = re.split(r"\n  (?=-)", cli("compare", "--help-all")[1])
-    assert max(option.count("default: ") for option in options) == 1 and not any("null)" in option for option in options)
+    assert max(option.count("default: ") for option in options) == 1
+    assert not any("null)" in option for option in options)
 
 
 def test_a_reader_that_has_seen_enough(cli, run_directory, tmp_path, monkeypatch):

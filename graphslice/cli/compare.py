@@ -17,7 +17,10 @@ EXAMPLES = "my.csv --mixers slice-quantile,softmax --budget 5m", "demo --vary mo
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.usage = "graphslice compare [--dataset] FILE [--mixers VALUE] [--vary NAME=A,B] [options]"
-    parser.add_argument("--mixers", help="mixers, separated by commas, with settings as in csp:groups=2 (default: all)")
+    parser.add_argument(
+        "--mixers",
+        help="mixers, separated by commas, with settings as in csp:groups=2 or softmax:model.dim=104 (default: all)",
+    )
     parser.add_argument("--seeds", type=int, metavar="N", default=3, help="runs per mixer (default: 3)")
     parser.add_argument(
         "--budget", default="10m", help="length of each run: 90s, 10m, 2h, 5000steps or 20epochs (default: 10m)"

@@ -69,9 +69,9 @@ class Run:
 
 
 def parse_variants(mixers: str, varied: Sequence[str] = ()) -> list[Variant]:
-    """Parse the variants of a comparison, such as ``"softmax,csp:groups=2:shifts=linear"``: mixers with their settings,
-    each with every combination of ``varied`` options, such as ``"model.distance_start=false,true"``. Raises
-    :class:`InputError` if a mixer, setting or option is unknown."""
+    """Parse the variants of a comparison, such as ``"softmax:model.dim=96,csp:groups=2:shifts=linear"``: mixers with
+    settings, of the mixer or of the run, each with every combination of ``varied`` options, such as
+    ``"model.distance_start=false,true"``. Raises :class:`InputError` if a mixer, setting or option is unknown."""
     from graphslice.nn.mixers import check_mixer
 
     options = [_parse_option(text) for text in varied]
@@ -80,8 +80,9 @@ def parse_variants(mixers: str, varied: Sequence[str] = ()) -> list[Variant]:
         name, *words = text.split(":")
         check_mixer(name)
         settings = dict(_parse_setting(word, text) for word in words)
+        own = {key: settings.pop(key) for key in list(settings) if "." in key}  # settings of the run
         for combination in itertools.product(*options):
-            changes = {"model.mixer": name, "model.mixer_settings": settings or None}
+            changes = {"model.mixer": name, "model.mixer_settings": settings or None, **own}
             changes |= {key: parse_value(value) for key, value in combination}
             labels = [text, *(f"{key.split('.')[-1]}={value}" for key, value in combination)]
             variants.append(Variant(" ".join(labels), changes))
@@ -92,6 +93,8 @@ def _parse_setting(text: str, mixer: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not (key and sign and value):
         raise InputError(f"{mixer!r}: write the settings of a mixer as csp:groups=2:shifts=linear")
+    if "." in key:
+        _parse_option(text)  # for its checks
     return key, parse_value(value)
 
 

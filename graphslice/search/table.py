@@ -128,6 +128,12 @@ def table(result: dict) -> str:
         )
     elif found and all(difference["low"] <= 0 <= difference["high"] for difference in found):
         lines.append(f"\nNo difference from `{found[0]['reference']}` can be claimed: every interval contains 0.")
+    sizes = [run["parameters"] for run in result["runs"] if "error" not in run]
+    if sizes and max(sizes) > 1.05 * min(sizes):
+        lines.append(
+            f"\nThe numbers of parameters differ by up to {max(sizes) / min(sizes) - 1:.0%}: also compare at equal "
+            "numbers (such as `--mixers softmax:model.dim=104`)."
+        )
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['variant']}, seed {run['seed']}: {run['error']}" for run in failed]
     return "\n".join(lines) + "\n"

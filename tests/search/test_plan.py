@@ -51,6 +51,15 @@ def test_configuration_of_a_variant(tiny_config):
     assert variant.config(tiny_config(), seed=7).to_dict() == expected
 
 
+def test_a_mixer_with_settings_of_its_own(tiny_config):
+    """One comparison then has each mixer with its best rate, at equal numbers of parameters."""
+    wide, narrow = parse_variants("csp:groups=2:optimizer.peak_lr=3e-3,softmax:model.dim=16", ["model.layers=3"])
+    configs = [variant.config(tiny_config(), seed=0) for variant in (wide, narrow)]
+    assert [config.model.dim for config in configs] == [tiny_config().model.dim, 16]
+    assert configs[0].model.mixer_settings == {"groups": 2} and configs[1].model.mixer_settings is None
+    assert configs[0].optimizer.peak_lr == 3e-3 and {config.model.layers for config in configs} == {3}
+
+
 def test_every_run_has_its_own_folder(tiny_config):
     variants = parse_variants("softmax,csp:groups=2", ["model.layers=1,2"])
     folders = [run.folder for run in plan_runs(variants, [0, 1], tiny_config(), Path("out"))]
@@ -69,6 +78,7 @@ def test_a_variant_given_twice_is_one():
         ("slice-mex", [], "did you mean 'slice-max'"),
         ("csp:2", [], "csp:groups=2"),
         ("csp", ["model.laiers=1"], "cannot vary 'model.laiers=1'.*did you mean 'model.layers'"),
+        ("csp:trainer.seed=3", [], "cannot vary 'trainer.seed=3'"),
         ("csp", ["data.split=random,scaffold"], "different molecules or metrics are not comparable"),
         ("csp", ["trainer.max_steps=3,30"], "--budget sets the length"),
         ("csp", ["model.level=molecule,atom"], "determined by the data"),

@@ -125,6 +125,13 @@ def test_table_says_when_no_difference_can_be_claimed(scores, sentence):
     assert text.count("No difference ") == (sentence is not None) and (sentence or "") in text
 
 
+@pytest.mark.parametrize(("parameters", "percent"), [(1050, None), (1100, "10%")])
+def test_table_says_when_the_variants_differ_in_size(parameters, percent):
+    runs = [record("a", 0, 0.5, 0.5, parameters=1000), record("b", 0, 0.5, 0.5, parameters=parameters)]
+    text = table({"runs": runs})
+    assert ("parameters differ by up to" in text) == (percent is not None) and (percent or "") in text
+
+
 def test_undefined_metrics_are_sorted_last(result):
     """Such as the AUROC of a split with a single class, which is null in the file."""
     result["runs"] += [record("d", 0, None, None), record("d", 1, 0.1, None), record("e", 0, 0.9, None)]

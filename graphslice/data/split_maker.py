@@ -351,7 +351,7 @@ class Duplicates:
         clauses = []
         if self.molecules:
             clauses.append(
-                f"duplicates: {self.rows:,} rows of {pluralize(self.molecules, 'molecule')}, "
+                f"{self.rows:,} rows of {pluralize(self.molecules, 'molecule')} are duplicates, "
                 f"{pluralize(len(self.conflicting), 'molecule')} with conflicting labels"
             )
         if self.conflicting:

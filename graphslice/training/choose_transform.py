@@ -77,8 +77,7 @@ def _takes_logarithm(data: MoleculeData, t: int, compared: bool, console: Consol
     if log.any():
         label = METRICS[metric].label
         reasons.append(f"in a quick cross-validation {label} {log.mean():.4g} with it, {none.mean():.4g} without")
-    reason = f" ({'; '.join(reasons)})" if reasons else ""
-    remark(f"{name}: trained on its logarithm{reason}; --transform none turns this off", console)
+    remark(f"{name}: trained on its logarithm ({'; '.join(reasons)}); --transform none turns this off", console)
     return True
 
 

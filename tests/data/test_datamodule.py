@@ -126,7 +126,7 @@ def test_duplicates_are_counted(table):
     assert data.duplicates.conflicting == ((0, 1, 8),)  # with a standard deviation of 30, 5 and 8 agree
     assert data.duplicates.shared == {"valid": 0, "test": 2}
     assert data.splits["train"].tolist() == [0, 1, 2, 6, 8] and not data.rejected
-    assert "5 rows of 2 molecules" in data.duplicates.describe()
+    assert "5 rows of 2 molecules are" in data.duplicates.describe()
 
 
 @pytest.mark.parametrize("split", ["random", "scaffold", "cluster"])

@@ -72,10 +72,10 @@ def test_families_shared_with_training_set_are_counted():
 
 def test_describe_gives_one_line():
     conflicting = ((2, 3), tuple(range(10, 21)), (7, 8), (0, 4))
-    words = "duplicates: 17 rows of 4 molecules, 4 .*: rows 3, 4; 11, 12, .*18 and 3 more; 8, 9; possible leakage"
+    words = "17 rows of 4 molecules are duplicates, 4 .*: rows 3, 4; 11, 12, .*18 and 3 more; 8, 9; possible leakage"
     assert re.match(words, Duplicates(4, 17, conflicting, {"valid": 0, "test": 1}).describe())
     shared = Duplicates(1, 1200, (), {"valid": 2}).describe()
-    assert re.match("duplicates: 1,200 rows of 1 molecule, 0 .* leakage: 2 validation", shared)
+    assert re.match("1,200 rows of 1 molecule are duplicates, 0 .* leakage: 2 validation", shared)
 
 
 def test_contradicting_bounds_of_one_molecule_conflict():

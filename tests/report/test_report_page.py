@@ -142,7 +142,7 @@ def test_duplicates_are_reported(make_report, demo_rows):
     again = demo_rows.iloc[[0, 1]].assign(gap_ev=[demo_rows["gap_ev"][0], demo_rows["gap_ev"][1] + 50], split="test")
     folder = make_report(pd.concat([demo_rows, again]))
     page = check_page(folder / "report.html")
-    assert "Duplicates: 4 rows of 2 molecules, 1 molecule with conflicting labels" in page.words
+    assert "4 rows of 2 molecules are duplicates, 1 molecule with conflicting labels" in page.words
     assert "2 test rows with a molecule of the training set, or a salt, tautomer or stereoisomer of one" in page.words
     assert check_page(write_report(folder)).words == page.words  # of the molecules read again
 

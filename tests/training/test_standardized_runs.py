@@ -42,7 +42,7 @@ def run(table, tiny_config, tmp_path_factory):
 
 def test_salt_ion_and_acid_have_the_same_prediction(run):
     folder, printed = run
-    assert "2 rows of 1 molecule, 1 molecule with conflicting labels" in printed
+    assert "2 rows of 1 molecule are duplicates, 1 molecule with conflicting labels" in printed
     assert read_checkpoint(folder).config.graph.standardize == "parent"
     predictor = gs.load(folder, "cpu")
     found = predictor.predict([ACID, SALT, ION, "CC"])[:, 0]

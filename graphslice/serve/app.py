@@ -404,7 +404,7 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """Describe the model as :meth:`Model.describe` does, without paths, with what requests must or may give."""
         facts = {key: value for key, value in self.model.describe().items() if key != "folder"}
-        tasks = self.model.tasks
+        tasks, calibration = self.model.tasks, self.model.calibration
         groups = {group: [task.name for task in tasks if task.group == group] for group in GROUPS}
         return {
             "name": self.name,
@@ -413,6 +413,7 @@ class ServedModel:
             "groups": {group: names for group, names in groups.items() if names},
             "better": {task.name: task.better for task in tasks if task.better},
             "reference": {task.name: task.reference for task in tasks if task.reference},
+            "compared": calibration and calibration.domain.molecules,
         }
 
     def predict(

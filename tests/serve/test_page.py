@@ -217,6 +217,18 @@ def test_the_page_describes_classes_and_numbers_as_the_command_line_does(browser
     serve(browser, start, "adme")
     predict(browser, ASPIRIN, 1)
     model, out = gs.load("adme", "cpu"), io.StringIO()
+    # Parts of names of columns are in one line, a fade shows that columns follow, and heads describe their columns.
+    parts = "[...document.querySelectorAll('thead [data-column] button')].flatMap(head => [...head.childNodes])"
+    parts = f"{parts}.filter(part => part.nodeType === Node.TEXT_NODE)"
+    lines = "(range = document.createRange(), range.selectNodeContents(part), range.getClientRects().length)"
+    assert set(browser.value(f"{parts}.map(part => {lines})")) == {1}
+    assert browser.value("document.getElementById('scroller').classList.contains('more')")
+    browser.value("scroller.scrollLeft = scroller.scrollWidth")
+    wait(browser, "!scroller.classList.contains('more')")
+    for column, text in {"hia": model.tasks[1].description, "in_domain": "10,000 random training molecules"}.items():
+        head = f"document.querySelector('[data-column={column}]')"
+        browser.value(f"{head}.dispatchEvent(new Event('pointerover', {{bubbles: true}}))")
+        assert text in browser.value("document.querySelector('#card p').textContent")
     predictions = model.predict(ASPIRIN, interval=90)
     table = pa.table({"smiles": [ASPIRIN]} | output_arrays(predictions))
     SummaryTables(model.tasks, output_columns(model.tasks, interval=90), out).write(table)

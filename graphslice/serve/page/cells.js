@@ -2,9 +2,10 @@
 import { element } from "/common.js";
 
 // Words of the colours, by which cells can be filtered, and of the legend.
-export const GRADES = { good: "good", between: "between", bad: "bad", unsure: "unsure or outside the domain" };
+export const GRADES = { good: "good", between: "between", bad: "bad", unsure: "unsure (more than one class is possible, or a wide interval) or outside the domain" };
 
 export const short = (value, digits = 4) => (typeof value === "number" ? String(Number(value.toPrecision(digits))) : String(value ?? "unbounded"));
+export const chance = (value) => value.toFixed(value >= 0.005 && value < 0.995 ? 2 : 4);
 export const withUnit = (model, name) => (model.units[name] ? `${name} (${model.units[name]})` : name);
 
 // A target of a row: `at` is the number that is sorted, filtered and coloured.
@@ -20,8 +21,8 @@ export function read(model, row, target) {
     const at = row[`${target}_prob_${named}`], sure = row[`${target}_sure`];
     let bounds = sure === undefined ? "" : sure ? "sure" : "unsure";
     if (classes.length > 2 && sure === false) bounds += `: ${row[`${target}_set`].replaceAll("|", " or ") || "no class"}`;
-    const prediction = `${value}, P(${named}) ${at.toFixed(2)}`;
-    return { at, word: value, text: classes.length > 2 ? value : at.toFixed(2), prediction, bounds, sure, low: 0, high: at, spread };
+    const prediction = `${value}, P(${named}) ${chance(at)}`;
+    return { at, word: value, text: classes.length > 2 ? value : chance(at), prediction, bounds, sure, low: 0, high: at, spread };
   }
   const low = row[`${target}_low`], high = row[`${target}_high`], hasInterval = low !== undefined;
   const digits = !hasInterval || (low * high > 0 && Math.max(low / high, high / low) < 10) ? 4 : 2;
@@ -85,6 +86,11 @@ export function bar({ low, high, at }, range) {
   return made;
 }
 
+export function describeColumn(model, column) {
+  const text = column in model.targets ? model.descriptions[column] : `Tanimoto similarity to the nearest of ${model.compared}`;
+  return [element("strong", { textContent: column in model.targets ? withUnit(model, column) : "similarity" }), element("p", { textContent: text ?? "" })];
+}
+
 // The lines of the card of a cell.
 export function describe(model, row, target, range, level) {
   const found = read(model, row, target), { grade: name, reason } = grade(model, row, target, range), rank = percentileOfDrugs(model, target, found.at);
@@ -93,7 +99,7 @@ export function describe(model, row, target, range, level) {
   if (rank !== null) lines.push(["percentile", `${rank.toFixed(0)} among approved drugs`]);
   if (found.spread) lines.push(["ensemble", found.spread]);
   if (name in GRADES) lines.push(["colour", reason ? `grey: ${reason}` : name]);
-  if ("similarity" in row) lines.push(["similarity", row.similarity.toFixed(2)]);
+  if ("similarity" in row) lines.push(["similarity", `${row.similarity.toFixed(2)} to the nearest of ${model.compared}`]);
   return [
     element("strong", { textContent: withUnit(model, target) }),
     element("dl", {}, ...lines.flatMap(([term, text]) => [element("dt", { textContent: term }), element("dd", { textContent: text })])),

@@ -23,7 +23,7 @@ const code = (smiles) => element("code", { className: "smiles", textContent: smi
 function moleculeHead(table, index) {
   const row = table.rows[index], made = element("th", { scope: "col" }, picture(row.smiles), table.nameOf(index), code(row.smiles));
   if (!("similarity" in row)) return made;
-  const text = `${row.in_domain ? "inside" : "outside"} the applicability domain, similarity ${row.similarity.toFixed(2)}`;
+  const text = `${row.in_domain ? "inside" : "outside"} the applicability domain, similarity ${row.similarity.toFixed(2)} to the nearest of ${table.model.compared}`;
   made.append(element("small", { className: row.in_domain ? "" : "outside", textContent: text }));
   return made;
 }
@@ -59,7 +59,7 @@ function explanation(table, indices) {
 
 async function fill(table, index, target, cell) {
   const { model } = table, molecule = table.molecules[index];
-  cell.textContent = "computing …";
+  cell.textContent = "computing, a minute or more on a busy machine …";
   try {
     const { columns: lists } = molecule.header ? featureColumns(model, [molecule]) : { columns: {} };
     const columns = Object.fromEntries(Object.entries(lists).map(([name, [value]]) => [name, value]));

@@ -1,6 +1,6 @@
 // The page of graphslice serve: reads molecules, asks the API in batches, and shows what it returns.
 import { $, api, element } from "/common.js";
-import { GRADES, describe } from "/cells.js";
+import { GRADES, describe, describeColumn } from "/cells.js";
 import { compare } from "/compare.js";
 import { featureColumns, readLine, readTable } from "/input.js";
 import { Table } from "/table.js";
@@ -134,7 +134,7 @@ function showControls(model) {
   const swatch = (name, label) => element("span", {}, element("i", { className: `swatch ${name}` }), ` ${label}`);
   const targets = Object.keys(model.targets), graded = targets.some((target) => model.better[target]);
   const shares = targets.some((target) => !model.better[target]);
-  const scale = Object.keys(model.reference).length ? "low to high among approved drugs" : "low to high in this table";
+  const scale = Object.keys(model.reference).length ? "neither good nor bad: probability, or percentile among approved drugs" : "low to high in this table";
   const labels = Object.entries(GRADES).filter(([name]) => name === "unsure" ? model.calibrated : graded);
   $("legend").replaceChildren(...labels.map(([name, label]) => swatch(name, label)), ...(shares ? [swatch("ramp", scale)] : []));
 }
@@ -153,11 +153,11 @@ function changed() {
 }
 
 function showCard(cell) {
-  const card = $("card"), row = cell && table.rows[cell.closest("tr").dataset.index];
-  card.hidden = !row;
-  if (!row) return;
-  const { target } = cell.dataset;
-  card.replaceChildren(...describe(table.model, row, target, table.ranges[target], level));
+  const card = $("card"), { target, column } = cell?.dataset ?? {};
+  card.hidden = !target && !column;
+  if (card.hidden) return;
+  if (column) card.replaceChildren(...describeColumn(table.model, column));
+  else card.replaceChildren(...describe(table.model, table.rows[cell.closest("tr").dataset.index], target, table.ranges[target], level));
   const at = cell.getBoundingClientRect(), { offsetWidth, offsetHeight } = card;
   const fits = at.bottom + offsetHeight < innerHeight;
   card.style.left = `${Math.max(4, Math.min(at.left, document.documentElement.clientWidth - offsetWidth - 4))}px`;
@@ -198,7 +198,7 @@ $("inside").onchange = () => (table.inside = $("inside").checked, table.update()
 $("filter").onclick = () => showFilters($("filter").getAttribute("aria-expanded") !== "true");
 $("compare").onclick = () => table.open([...table.chosen]);
 $("download").onclick = download;
-for (const kind of ["pointerover", "click"]) $("table").addEventListener(kind, (event) => showCard(event.target.closest("[data-target]")));
+for (const kind of ["pointerover", "click"]) $("table").addEventListener(kind, (event) => showCard(event.target.closest("[data-target], [data-column]")));
 $("table").onpointerleave = () => showCard(null);
 document.addEventListener("scroll", () => showCard(null), true);
 document.addEventListener("keydown", (event) => event.key === "Escape" && showCard(null));

@@ -9,8 +9,9 @@ export class Table {
   // `changed` is called when the rows that are shown, or chosen, are others; `open` with the rows to see in full.
   constructor(scroller, table, { changed, open }) {
     Object.assign(this, { scroller, table, changed, open, find: "", inside: false, hidden: new Set(), conditions: {} });
-    scroller.addEventListener("scroll", () => this.render(), { passive: true });
-    new ResizeObserver(() => this.render()).observe(scroller);
+    const update = () => (this.render(), scroller.classList.toggle("more", scroller.scrollLeft + scroller.clientWidth < scroller.scrollWidth - 1));
+    scroller.addEventListener("scroll", update, { passive: true });
+    for (const one of [scroller, table]) new ResizeObserver(update).observe(one);
   }
 
   start(model, molecules) {
@@ -116,15 +117,18 @@ export class Table {
     const groups = Object.entries(model.groups).filter(([group]) => group && !this.hidden.has(group));
     this.few = Object.keys(model.targets).length <= FEW;
     table.classList.toggle("few", this.few);
-    table.style.setProperty("--columns", targets.length);
-    table.style.setProperty("--domain", Number(hasDomain));
+    // A column is as wide as the longest part of its name, which is bold in a smaller font.
+    const wide = (target) => `max(var(--cell), ${0.76 * Math.min(20, Math.max(...target.split("_").map((part) => part.length + 2)))}ch + 0.6rem)`;
+    const widths = ["var(--first)", ...(hasDomain ? ["var(--similarity)"] : []), ...targets.map(wide)];
+    table.style.width = `calc(${widths.join(" + ")})`;
+    const columns = element("colgroup", {}, ...widths.map((width) => element("col", { style: `width: ${width}` })));
     const span = ([group, names]) => element("th", { colSpan: names.length, scope: "colgroup", className: "group" }, element("span", { textContent: group }));
-    const above = element("tr", {}, element("th"), ...(hasDomain ? [element("th", { className: "domain" })] : []), ...groups.map(span));
-    const chance = (target) => (model.classes[target]?.length === 2 ? `P(${model.classes[target][1]})` : "");
+    const above = element("tr", {}, element("th"), ...(hasDomain ? [element("th")] : []), ...groups.map(span));
+    const unit = (target) => (model.classes[target]?.length === 2 ? `P(${model.classes[target][1]})` : "");
     const names = element("tr", {}, this.columnHead("", "molecule", ""));
-    if (hasDomain) names.append(this.columnHead(DOMAIN, "similarity", "to training set"));
-    names.append(...targets.map((target) => this.columnHead(target, target, model.units[target] ?? chance(target))));
-    table.replaceChildren(element("thead", {}, ...(groups.length ? [above] : []), names), element("tbody"));
+    if (hasDomain) names.append(this.columnHead(DOMAIN, "similarity", `to ${model.compared}`));
+    names.append(...targets.map((target) => this.columnHead(target, target, model.units[target] ?? unit(target))));
+    table.replaceChildren(columns, element("thead", {}, ...(groups.length ? [above] : []), names), element("tbody"));
     this.markSorted();
   }
 
@@ -133,10 +137,9 @@ export class Table {
     const button = element("button", { type: "button", onclick: () => this.sort(column) });
     name.split("_").forEach((part, i) => button.append(...(i ? ["_", element("wbr"), part] : [part])));
     if (unit) button.append(element("small", { textContent: unit }));
-    const head = element("th", { scope: "col", className: column === DOMAIN ? "domain" : "" }, button);
+    const head = element("th", { scope: "col" }, button);
     head.dataset.column = column;
     if (!column) return head;
-    head.title = this.model.descriptions[column] ?? "";
     const input = element("input", { className: "condition", type: "search", placeholder: "<0.5", value: this.conditions[column]?.text ?? "" });
     input.onchange = () => this.filter(column, input.value);
     input.title = "<0.5, >3, 1 to 2, or a word: a class, good, between, bad or unsure";

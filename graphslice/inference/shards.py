@@ -60,7 +60,7 @@ def predict_shards(
         done = (predict_file(predictor, *task, workers=workers, progress=progress, **options) for task in missing)
     for one in done:
         report.extend(one)
-    there = f", {len(chosen) - len(missing):,} of which were there already" if len(missing) < len(chosen) else ""
+    there = f", {len(chosen) - len(missing):,} already there" if len(missing) < len(chosen) else ""
     report.notes.append(f"{pluralize(report.rows, 'row')} in {pluralize(len(chosen), 'file')} of {out}{there}")
     return report
 

@@ -86,7 +86,7 @@ def test_restart_predicts_what_is_missing_and_removes_rests(folder, predictor, t
     report = predict_shards(predictor, folder, out, progress=done.append)
     assert contents(out) == before and predicted == [10]
     assert (report.rows, report.failed, sum(done)) == (whole.rows, whole.failed, 43)
-    assert report.notes == [f"43 rows in 5 files of {out}, 4 of which were there already"]
+    assert report.notes == [f"43 rows in 5 files of {out}, 4 already there"]
 
 
 @pytest.mark.parametrize("change", ["model", "interval", "input files"])

@@ -201,9 +201,10 @@ class JsonOutput:
 class FullHelp(DefaultHelpFormatter):
     """Help formatter that adds the default of an option, unless there is none or the help states it."""
 
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        is_complete = action.default is None or f"(default: {action.default})" in (action.help or "")
-        return action.help if is_complete else super()._get_help_string(action)
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        is_complete = action.default is None or f"(default: {action.default})" in text
+        return text if is_complete else super()._get_help_string(action)
 
 
 class PlainHelp(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):

@@ -46,9 +46,9 @@ def test_known_drugs_are_predicted_as_chemistry_has_them(adme):
 
 def test_card_has_every_endpoint():
     lines = [json.loads(line) for line in (ROOT / "docs" / "benchmarks" / "adme.jsonl").open()]
-    card = (ROOT / "docs" / "adme.md").read_text()
+    commands = (ROOT / "scripts" / "README.md").read_text().replace("\\\n", "")
     logs = ",".join(f"{task.name}=log" for task in read_checkpoint("adme").tasks if task.transform == "log")
-    assert f"--targets {','.join(ENDPOINTS['name'])} --transform {logs} " in card
+    assert f'TARGETS="{",".join(ENDPOINTS["name"])}"\nLOGARITHMS="{logs}"\n' in commands
     assert {line["endpoint"] for line in lines if "stack" in line} == set(ENDPOINTS["name"])
     (packed,) = (line["packed"] for line in lines if "packed" in line)
     assert sum(line["molecules"] for line in lines if "stack" in line) == packed["labels"]

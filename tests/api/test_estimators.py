@@ -157,4 +157,4 @@ def test_molecules_of_weight_zero_do_not_train():
     ]
     assert len(models[0].model_.calibration.domain.rows) == 60
     without, with_wrong = (np.corrcoef(model.predict(CHAINS), ATOMS)[0, 1] for model in models)
-    assert without > 0.9 > with_wrong
+    assert without > 0.9 and not with_wrong > 0.9  # nan if all predictions are equal

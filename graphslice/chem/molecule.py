@@ -375,12 +375,17 @@ def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
     """Sort the atoms of molecules (``MolArrays``) by ``ranks`` (``int32 [A]``), and the bonds by their atoms, in place.
 
     RDKit's chirality tag is relative to the order of the bonds of the atom, so it is inverted if the new order is an
-    odd permutation of the old one.
+    odd permutation of the old one. Ranks that are not valid indices of atoms of their molecule are a ValueError.
     """
+    if len(ranks) != len(atoms):
+        raise ValueError("the number of ranks differs from the number of atoms")
     for g in range(len(atom_ptr) - 1):
         first_atom, first_bond, end_bond = atom_ptr[g], bond_ptr[g], bond_ptr[g + 1]
         rank = ranks[first_atom : atom_ptr[g + 1]]
         old = atoms[first_atom : atom_ptr[g + 1]].copy()
+        for i in range(len(rank)):
+            if not 0 <= rank[i] < len(rank):
+                raise ValueError("a rank is out of range for its molecule")
         for i in range(len(rank)):
             tag = old[i, 1]
             if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_odd(i, rank, bonds[first_bond:end_bond]):

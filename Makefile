@@ -31,6 +31,7 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell -D - -D scripts/words.txt
+	$(BIN)/mdformat --check *.md data docs examples scripts
 
 # The website, in build/docs; a broken link or a name without documentation fails.
 docs: env

@@ -1,16 +1,21 @@
-"""Parts of documents that scripts fill in, between ``<!-- NAME -->`` and ``<!-- /NAME -->``."""
+"""Parts of documents that scripts fill in: between ``<!-- NAME -->`` and ``<!-- /NAME -->``, or in a line between
+``<span id="NAME">`` and ``</span>``."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-_MARKED = re.compile(r"<!-- ([\w: -]+) -->(\n?).*?<!-- /\1 -->", re.DOTALL)
+import mdformat
+
+_MARKED = re.compile(r"(<!-- ([\w: -]+) -->\n).*?(<!-- /\2 -->)|(<span id=\"([\w-]+)\">).*?(</span>)", re.DOTALL)
+_OPTIONS = tomllib.loads((Path(__file__).parents[1] / ".mdformat.toml").read_text())
 
 
 def fill(text: str, content: Callable[[str], str | None]) -> str:
-    """Replace the marked parts of a text.
+    """Replace the marked parts of a text, and format it as ``make lint`` demands.
 
     Args:
         text: of a document.
@@ -18,15 +23,16 @@ def fill(text: str, content: Callable[[str], str | None]) -> str:
     """
 
     def filled(match: re.Match) -> str:
-        made = content(match[1])
-        return match[0] if made is None else f"<!-- {match[1]} -->{match[2]}{made}<!-- /{match[1]} -->"
+        begin, name, end = filter(None, match.groups())
+        made = content(name)
+        return match[0] if made is None else f"{begin}{made}{end}"
 
-    return _MARKED.sub(filled, text)
+    return mdformat.text(_MARKED.sub(filled, text), options=_OPTIONS, extensions=("gfm", "tables"))
 
 
 def names(text: str) -> list[str]:
     """Return the names of the marked parts of a text."""
-    return [name for name, _ in _MARKED.findall(text)]
+    return [match[2] or match[5] for match in _MARKED.finditer(text)]
 
 
 def fill_document(document: Path, content: Callable[[str], str | None]) -> None:

@@ -94,7 +94,7 @@ def text_of(notebook: NotebookNode) -> tuple[str, dict[str, bytes]]:
             pictures[name] = data[kind].encode() if kind == "image/svg+xml" else base64.b64decode(data[kind])
             shown.append(f"![what the code above draws](figures/{name})")
         if shown:
-            parts[-1] += "\n\n<!-- output -->\n" + "\n\n".join(shown) + "\n<!-- /output -->"
+            parts[-1] += "\n\n<!-- output -->\n\n" + "\n\n".join(shown) + "\n\n<!-- /output -->"
     return "\n\n".join(parts) + "\n", pictures
 
 

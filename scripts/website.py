@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import io
 import os
+import pkgutil
 import posixpath
 import re
 import sys
@@ -127,6 +128,22 @@ def configuration() -> str:
     return "\n".join(parts)
 
 
+def python_api() -> str:
+    """The docstrings of the public names, in the order of :data:`_PUBLIC`."""
+    parts = []
+    for name in _PUBLIC.split():
+        found = pkgutil.resolve_name(f"graphslice.{name}")
+        parts.append(f"::: {found.__module__}.{found.__qualname__}\n    options: {{heading: graphslice.{name}}}\n")
+    return "\n".join(parts)
+
+
+_PUBLIC = """
+fit load Model train write_report GraphSliceRegressor GraphSliceClassifier GraphSliceTransformer
+inference.predictions.Predictions Predictor smiles_to_graph MolGraph collate_molecules explain.attribution.attribute
+search.tune.tune nn.mixers.Mixer nn.mixers.register nn.mixers.build_mixer nn.context.AttentionContext InputError
+"""
+
+
 def run_files() -> str:
     """The names of the files of a run, from the constants of ``runs/run_files.py`` and the comments above them."""
     from graphslice.runs import run_files
@@ -222,6 +239,7 @@ _PACKAGED = {
 GENERATED: dict[str, Callable[[], str]] = {
     "command-line": command_line,
     "configuration": configuration,
+    "python-api": python_api,
     "run-files": run_files,
     "metrics": metrics,
     "errors": errors,

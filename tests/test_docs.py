@@ -20,7 +20,7 @@ _OTHERS += ("models", "adme", "tuning", "export", "serve", "results")
 GUIDES += [ROOT / "docs" / f"{name}.md" for name in _OTHERS]
 GUIDES += [ROOT / "scripts/README.md", ROOT / "examples/README.md"]
 # A block, and the comment above it that says why it is not run.
-_BLOCK = re.compile(r"(?:<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"(?:<!-- not run: ([^\n]+) -->\n+)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def name_of(document: Path) -> str:
@@ -177,7 +177,7 @@ _FIGURE = re.compile(r"(?<![\w.:/-])\d+\.\d+(?!\w|\.\d)")
 def figures(text: str) -> set[str]:
     """The decimals of prose and tables, without code and link targets."""
     prose = re.sub(
-        r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|arXiv[: ][\d.]+|CC BY [\d.]+|Python 3\.\d+(?: to 3\.\d+)?",
+        r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|arXiv[:\s][\d.]+|CC BY [\d.]+|Python 3\.\d+(?: to 3\.\d+)?",
         "",
         text,
         flags=re.DOTALL | re.MULTILINE,

@@ -337,7 +337,7 @@ def test_split_files_with_duplicates(cli, demo_rows, tiny_flags, tmp_path):
     splits = read_splits(folder)
     shared = len({38, 39} & set(splits["train"].tolist()))  # the validation set is taken from these rows
     assert (
-        "1 of them with conflicting labels (other classes, or numbers further apart than a tenth of the standard "
+        "1 molecule with conflicting labels (other classes, or numbers further apart than a tenth of the standard "
         f"deviation): rows 1, 41, 42; possible leakage: {shared} test row{'s' * (shared > 1)} with a molecule of the "
         "training set, or a salt, tautomer or stereoisomer of one"
     ) in err

@@ -97,7 +97,9 @@ def test_a_terminal_has_one_line_of_progress_above_which_everything_else_stands(
     pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
     terminal, end = pty.openpty()
     termios.tcsetwinsize(end, (24, 80))
-    command = [sys.executable, "-m", "graphslice", "train", demo_csv, *tiny_flags, "-o", tmp_path / "run"]
+    flags = [flag for flag in tiny_flags if "max_epochs" not in flag]  # so many epochs last for several frames
+    flags += ["--trainer.max_epochs=100", "-o", tmp_path / "run"]
+    command = [sys.executable, "-m", "graphslice", "train", demo_csv, *flags]
     process = subprocess.Popen(command, stdout=end, stderr=end, stdin=subprocess.DEVNULL, env=child_environment)
     os.close(end)
     output = b""

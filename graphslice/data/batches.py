@@ -121,6 +121,7 @@ def batch_arrays(
 ) -> dict[str, np.ndarray]:
     """Collate rows of a store into the arrays of a :class:`~graphslice.batch.GraphBatch` that are not None."""
     check_number("max_path", max_path, 1, MAX_DISTANCE)
+    check_number("multiple", multiple, 1)
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     atom_ptr, bond_ptr, atoms, degrees, pairs, bond_type_ids = store.gather(rows)
     lengths = np.diff(atom_ptr)

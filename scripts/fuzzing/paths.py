@@ -30,7 +30,7 @@ def target(folder: Path) -> Callable[[random.Random], None]:
         if draw.random() < 0.3:
             settings["max_path"] = draw.choice((-1, 0, 1, 2, 5, 60, 509, 510, 2**31, 2**62))
         if draw.random() < 0.2:
-            settings["multiple"] = draw.choice((1, 2, 7, 64))
+            settings["multiple"] = draw.choice((-8, 0, 1, 2, 7, 64))
         batch = collate(graphs, **settings)
         GraphBatch(**vars(batch))  # what we make passes as what others make
         ends = [*batch.path_ptr[1:].tolist(), len(batch.path_codes)]

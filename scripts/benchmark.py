@@ -4,8 +4,6 @@ Every figure is measured in the same run as the one that it is compared with, si
 between machines and over time. ``--json`` prints one line of JSON instead of the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -8,8 +8,6 @@ of its classes; a class without a majority is left out. The columns are the endp
 ``split`` for the final network.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -11,8 +11,6 @@ folder of --labels, and lists of the charges of the atoms, of the hydrogens at e
 with, for ``graphslice pretrain --without``.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

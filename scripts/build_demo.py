@@ -10,8 +10,6 @@ Two files are written: the CSV (``smiles``, ``gap_ev``, ``split``) and, in the s
 that counts every excluded molecule, by reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

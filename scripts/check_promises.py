@@ -10,8 +10,6 @@ same arrays gives the same prediction up to its batch, so only those that give o
 again; their molecules are listed, since RDKit's canonical ranking is what differed.
 """
 
-from __future__ import annotations
-
 import argparse
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Write the tools of graphslice mcp, and the keys of their results, into docs/programs.md."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

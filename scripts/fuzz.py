@@ -6,8 +6,6 @@ another exception or an access out of bounds. The compiled code therefore runs w
 Inputs are numbered: ``--only`` runs a single one again and shows the traceback.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import importlib

@@ -13,8 +13,6 @@ has lists of these in columns ``charge``, ``hydrogen_charge`` and ``bond_order``
 and ``--level bond``.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

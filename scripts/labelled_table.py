@@ -6,8 +6,6 @@ The model ``gap``, and other software for comparison, is trained on this table. 
 the molecules, so test molecules of the pretraining are test molecules here.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Parts of documents that scripts fill in: between ``<!-- NAME -->`` and ``<!-- /NAME -->``, or in a line between
 ``<span id="NAME">`` and ``</span>``."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable

@@ -6,8 +6,6 @@ CORPUS is the preprocessed dataset (of ``graphslice featurize``) with which the 
 molecules of its test split are evaluated. ``python scripts/result_tables.py`` makes the table.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -10,8 +10,6 @@ is predicted by a network and kernel machines that were trained without its fold
 and each score of a fold has weights and calibration that were chosen on the other folds.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

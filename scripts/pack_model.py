@@ -5,8 +5,6 @@ The calibration is kept, with fingerprints of training molecules, and with their
 from which the preprocessed dataset was made. ``--bare`` removes the calibration too.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import tempfile

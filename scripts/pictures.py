@@ -5,8 +5,6 @@ table, keeps its test predictions (docs/results/caco2-test.csv) for the picture 
 of its report. ``--page`` takes those of the page of ``graphslice serve adme``. Screenshots need Chromium.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import io

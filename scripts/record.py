@@ -5,8 +5,6 @@ A line is made of a run directory's config.yaml, metrics.json, training.json and
 ``python scripts/result_tables.py`` makes the tables of the documents from these lines.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -7,8 +7,6 @@ those of ``docs/comparisons/NAME.json``, copies of the ``comparison.json`` of ``
 docs/adme.md.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

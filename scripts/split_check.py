@@ -4,8 +4,6 @@ Every script that reads the split of a benchmark calls :func:`check_split`, whic
 ``-o docs/results/splits.jsonl`` the counts are also written as one line a table.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -6,8 +6,6 @@ in order and in an empty folder, puts what they gave behind each of them, betwee
 ``docs/figures/tutorial-*``.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import os

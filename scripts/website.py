@@ -5,8 +5,6 @@ links between documents are rewritten for the website; links to files that are n
 picture that has a dark variant is shown in the variant of the theme.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import os

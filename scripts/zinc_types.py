@@ -9,8 +9,6 @@ not make it the benchmark's: that needs its molecules, its split and its target 
 part normalised).
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

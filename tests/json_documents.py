@@ -1,7 +1,5 @@
 """Check the documents of ``--json`` and of tools."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

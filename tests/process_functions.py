@@ -3,8 +3,6 @@
 As a program, ``python process_functions.py FOLDER``, it runs three calls that never end, two in parallel.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

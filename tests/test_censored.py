@@ -1,7 +1,5 @@
 """Bounds of labels, against scipy's integrals and direct computation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.integrate import quad

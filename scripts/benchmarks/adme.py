@@ -7,8 +7,6 @@ measures how many molecules a second one thread predicts from the SMILES of a ta
 are added to docs/benchmarks/adme.jsonl.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

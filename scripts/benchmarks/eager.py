@@ -1,7 +1,5 @@
 """The same model in plain PyTorch, one operation after the other: what the engine is measured against."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -4,8 +4,6 @@ The molecules of ``--molecules`` are repeated to files of ``--rows`` rows. Memor
 of a command, shared pages counted once.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import subprocess

@@ -4,8 +4,6 @@ trainings reached, and how fast their models predict. ``scripts/gpu_check.sh`` r
 Parts: ``sort``, ``step``, ``runs``. A part that fails is recorded with its error, since time on a GPU is scarce.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

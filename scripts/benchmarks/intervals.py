@@ -5,8 +5,6 @@ molecules; and the tables of docs/intervals.md.
 adds every result as a line to docs/benchmarks/intervals.jsonl. Results that exist are skipped.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections import defaultdict

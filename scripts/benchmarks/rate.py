@@ -5,8 +5,6 @@ those of another (lipophilicity) once and three times, in turns, and adds a line
 docs/benchmarks/rate.jsonl. The difference of the two processor times is without the start of the command.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

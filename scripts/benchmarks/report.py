@@ -1,7 +1,5 @@
 """Table and plot of a benchmark, interleaved timing, and memory of processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Results of benchmarks: lines of JSON, each of a training that is done once, and tables of them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

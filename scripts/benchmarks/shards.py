@@ -5,8 +5,6 @@ line for each is added to docs/benchmarks/shards.jsonl, of which the tables of d
 Memory is the largest sum over all processes, shared pages counted once (Linux, where /proc reports it).
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import subprocess

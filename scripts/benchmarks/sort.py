@@ -1,8 +1,6 @@
 """Sorting every channel of a batch over its rows, compared with the torch backend and ``torch.sort`` alone; by the
 first channel in groups of two rows, compared with one group."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 

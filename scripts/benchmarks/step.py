@@ -6,8 +6,6 @@ The floor is the time of the matrix products of the layers alone, at the rate of
 product measured in the same turn (training: three times the products of inference).
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Methods of ``benchmark.py tables``: commands that train on one table and predict the SMILES of another."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

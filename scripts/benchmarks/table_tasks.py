@@ -1,7 +1,5 @@
 """Tasks of ``benchmark.py tables``: files, rows, splits and scores."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

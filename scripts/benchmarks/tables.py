@@ -5,8 +5,6 @@ Results that exist are skipped, so an interrupted benchmark is continued by the 
 repeat a training, delete its lines. docs/benchmarks/published.csv has the figures of the leaderboard.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import tempfile

@@ -5,8 +5,6 @@ fine-tuned alone, both with five scaffold folds. The test rows are not read. ``-
 pretrain``; several runs with one name are its pretrainings, of which the table shows the mean.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Sequence

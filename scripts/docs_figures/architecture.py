@@ -1,7 +1,5 @@
 """Diagram of a model: from SMILES to prediction and interval."""
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch

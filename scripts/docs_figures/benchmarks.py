@@ -1,7 +1,5 @@
 """Pictures of measured results."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """Picture at the top of the README, 748 pixels wide: an explanation, and predictions with intervals."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The light one is also shown where a page cannot choose, so it has a background of its own.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bytes and plain values, changed at random."""
 
-from __future__ import annotations
-
 import random
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """Molecules by hand, right and wrong ones, made into batches; and batches by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Callable

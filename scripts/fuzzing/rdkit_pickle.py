@@ -1,7 +1,5 @@
 """RDKit's binary molecules, changed, for the compiled code that reads and renumbers them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of stores, changed byte by byte or column by column."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from contextlib import suppress

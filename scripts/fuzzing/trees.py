@@ -1,7 +1,5 @@
 """Files of trees and kernel machines with other numbers, lengths and types."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections.abc import Callable

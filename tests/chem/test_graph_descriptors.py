@@ -1,7 +1,5 @@
 """Descriptors of molecular graphs, against RDKit and a slow obvious version."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SMILES that crash or hang the process that reads them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

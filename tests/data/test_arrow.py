@@ -1,7 +1,5 @@
 """Conversion to and from Arrow arrays, compared with that of pyarrow."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """Descriptor columns of a table, from the file to the batch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parsing of SMILES in memory, in one process or several."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Preprocessing of datasets, as by ``graphslice featurize``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Atom- and bond-level labels: lists in cells, and ragged arrays."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

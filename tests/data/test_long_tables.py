@@ -1,7 +1,5 @@
 """Tables with a row for each measurement."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

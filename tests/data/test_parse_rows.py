@@ -1,7 +1,5 @@
 """Roles of the columns of a table, and parsing of labels and splits."""
 
-from __future__ import annotations
-
 import datetime
 import shlex
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Building of store files: interruptions, damaged shards and concurrent processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor

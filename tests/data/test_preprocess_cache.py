@@ -1,7 +1,5 @@
 """Cache of featurized datasets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

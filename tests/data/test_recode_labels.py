@@ -1,7 +1,5 @@
 """Labels of a store match those of the table from which it was made, whatever task is requested."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 
 from graphslice.data.splits import decode_splits, encode_splits, present_splits

@@ -1,7 +1,5 @@
 """Stores with invalid contents."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

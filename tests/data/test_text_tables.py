@@ -1,7 +1,5 @@
 """Malformed rows keep their position and have a reason; property tests with arbitrary tables and bytes."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

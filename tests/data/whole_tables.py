@@ -1,7 +1,5 @@
 """Reading of whole tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from graphslice.data.tables import open_table, texts

@@ -1,7 +1,5 @@
 """Checks of the operators on a CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -10,8 +10,6 @@ on one thread of the CPU. Numbers may differ slightly between machines (vector w
 a tolerance, and the last line of each part says whether all are identical to the last bit.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

@@ -1,7 +1,5 @@
 """GPU inference, as far as it can be tested without a GPU: batch size and TF32."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 

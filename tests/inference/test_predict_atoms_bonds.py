@@ -1,7 +1,5 @@
 """Atom- and bond-level predictions: in SMILES order, independent of the batch and of how the SMILES is written."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

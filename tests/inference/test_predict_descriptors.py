@@ -1,7 +1,5 @@
 """Models that read descriptors and feature columns: invariance, inputs, runs and explanations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prediction of files: formats, columns, malformed rows and atomic writes."""
 
-from __future__ import annotations
-
 import csv
 import tempfile
 from copy import copy

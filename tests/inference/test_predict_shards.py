@@ -1,7 +1,5 @@
 """Prediction of folders in shards: the same files from any process, a restart, and folders of other predictions."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

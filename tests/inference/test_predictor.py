@@ -1,7 +1,5 @@
 """Predictor: invariance, inputs of every kind, and invalid molecules."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prediction intervals, prediction sets and nearest training molecules, from a run to the output file."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 

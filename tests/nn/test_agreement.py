@@ -1,7 +1,5 @@
 """Detection of backends and compiled blocks that fail or give wrong results."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

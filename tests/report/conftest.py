@@ -1,7 +1,5 @@
 """Runs shared by the report tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

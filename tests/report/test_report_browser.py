@@ -1,7 +1,5 @@
 """Reports in a browser: no console errors, no network requests, no horizontal overflow, readable colours."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Reports of all kinds of runs: completeness, escaping, and agreement with the results of the run."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

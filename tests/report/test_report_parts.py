@@ -1,7 +1,5 @@
 """Components of reports: errors, axes, plots, drawings and number formats."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """Comparisons whose runs are trained in this process; tests/test_processes.py tests the child processes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Records and tables of a comparison; paired differences over seeds, compared with scipy's paired t-test."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,7 +1,5 @@
 """The Ray engine compared with the local one. Slow, because Ray takes seconds to start."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

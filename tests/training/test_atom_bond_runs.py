@@ -1,7 +1,5 @@
 """Runs on atom- and bond-level targets that RDKit computes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

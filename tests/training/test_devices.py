@@ -1,7 +1,5 @@
 """Devices and precision, for which torch's GPU queries are mocked, and runs of two processes."""
 
-from __future__ import annotations
-
 import json
 import sys
 

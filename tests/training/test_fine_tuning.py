@@ -1,7 +1,5 @@
 """Fine-tuning: copied weights, linear probe, frozen parameters, learning rates and the default initialisation."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

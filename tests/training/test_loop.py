@@ -1,7 +1,5 @@
 """The training loop: its limits, learning rates, and whether it is compiled; test_resume.py tests its checkpoints."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

@@ -1,7 +1,5 @@
 """Losses of targets and of bounds, and auxiliary atom- and bond-level targets of molecule-level models."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

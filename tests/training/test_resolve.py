@@ -1,7 +1,5 @@
 """What is decided before a run starts: its length, and the scale of regression targets by inner validation."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

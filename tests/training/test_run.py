@@ -1,7 +1,5 @@
 """Run directories, what they reject, their splits, and the printed summary of the data."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Stacks whose weights are chosen by predictions of held-out folds, and final models that are trained on all rows."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

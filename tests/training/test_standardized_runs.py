@@ -1,7 +1,5 @@
 """Runs with standardized molecules: training, checkpoints, preprocessed datasets, predictions and explanations."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

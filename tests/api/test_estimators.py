@@ -149,12 +149,12 @@ def test_random_state_determines_the_result():
 
 
 def test_molecules_of_weight_zero_do_not_train():
-    """Molecules with wrong labels and no weight do not change a prediction much; with weight they do."""
-    smiles, labels = CHAINS * 2, np.concatenate([ATOMS, -ATOMS]).astype(float)
+    """Every molecule has a second row with the opposite label, which counts or has no weight."""
+    smiles, labels = CHAINS * 2, np.concatenate([ATOMS, -ATOMS])
     settings = {"baselines": True, "epochs": 3}
     models = [
         regressor(**settings).fit(smiles, labels, sample_weight=np.repeat([1.0, weight], 60)) for weight in (0, 1)
     ]
     assert len(models[0].model_.calibration.domain.rows) == 60
-    without, with_wrong = (np.corrcoef(model.predict(CHAINS), ATOMS)[0, 1] for model in models)
-    assert without > 0.9 and not with_wrong > 0.9  # nan if all predictions are equal
+    without, with_wrong = (np.abs(model.predict(CHAINS) - ATOMS).mean() / ATOMS.mean() for model in models)
+    assert without < 0.2 and with_wrong > 0.8

@@ -307,16 +307,6 @@ def test_moved_run_directory_finds_its_data_frame(demo_rows, tiny_config, cli, t
     assert resume(tmp_path / "moved").metrics["test"] == expected["test"]
 
 
-def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
-    config = tiny_config(data={"targets": "gap_ev"})
-    result = gs.train(config, tmp_path / "run", data=demo_rows)
-    assert len(result.data.dataset) == len(demo_rows)  # the input of write_report
-    assert result.model is result.model
-    assert result.model.evaluate()["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
-    again = resume(tmp_path / "run")  # reads the molecules from the run directory
-    assert again.metrics == result.metrics
-
-
 def test_targets_may_be_a_list(demo_rows, tiny_config, tmp_path):
     demo_rows.assign(**{"a,b": demo_rows["gap_ev"] * 2}).to_csv(tmp_path / "t.csv", index=False)
     config = tiny_config(tmp_path / "t.csv")

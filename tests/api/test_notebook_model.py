@@ -204,13 +204,6 @@ def test_saving_a_model_replaces_an_ensemble_but_keeps_other_files(model, ensemb
         model.save(tmp_path / "kept" / "notes.txt")
 
 
-def test_save_does_not_overwrite_foreign_files(model, tmp_path):
-    (tmp_path / "split.csv").write_text("mine")
-    with pytest.raises(gs.InputError, match="holds no run"):
-        model.save(tmp_path)
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
-
-
 @pytest.mark.parametrize("name", ["model", "ensemble"])
 def test_pickled_and_copied_models_predict_the_same(name, request):
     model = request.getfixturevalue(name)

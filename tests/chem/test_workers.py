@@ -125,17 +125,6 @@ def test_a_slow_molecule_costs_its_row_in_python_and_in_a_file(short_limit, cli,
     assert code == 0 and [row.endswith(short_limit) for row in out.splitlines()] == [False, False, True, False]
 
 
-def test_train_and_featurize_leave_out_a_slow_molecule(short_limit, cli, demo_rows, tmp_path):
-    table = demo_rows.iloc[:40][["smiles", "gap_ev"]].copy()
-    table.loc[3, "smiles"] = SLOW
-    table.to_csv(tmp_path / "table.csv", index=False)
-    options = ["--dataset", tmp_path / "table.csv", "--out", tmp_path / "run", "--trainer.max_epochs", 1, "--baselines"]
-    code, _, err = cli("train", *options, "off")
-    assert code == 0 and short_limit in (tmp_path / "run" / "rejected.csv").read_text(), err
-    code, _, err = cli("featurize", tmp_path / "table.csv", "--out", tmp_path / "t.arrow")
-    assert code == 0 and GraphStore.open(tmp_path / "t.arrow").errors == {3: short_limit}, err
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_predict_during_a_slow_molecule(number, run_directory, start):
     process = start("predict", run_directory, SLOW)

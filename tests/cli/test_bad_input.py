@@ -19,7 +19,6 @@ def bad_inputs(run_directory, tmp_path_factory):
     files = {
         "good.csv": "smiles,y\nCCO,1\nCCN,2\nCCC,3\n",
         "bad.csv": "smiles,y\noops,1\n,2\nC[,3\n",
-        "no-column.csv": "molecule_name,y\nCCO,1\n",
         "fold.csv": "smiles,y,split\nCCO,1,train\nCCN,2,somewhere\n",
         "ragged.csv": "smiles,y\nCCO,1,2,3\n",
         "names.csv": "drug,y\naspirin,1\ncaffeine,2\n",
@@ -49,13 +48,11 @@ def predict_of(file: str, *flags: str) -> list[str]:
 
 
 REJECTED = {
-    "train-missing-file": (train_on("absent.csv"), "no file at"),
     "train-unknown-dataset": (["train", "--dataset", "pcqm4", "-o", "{tmp}/new"], "did you mean 'pcqm4m'"),
     "train-all-rows-bad": (train_on("bad.csv"), "no row can be used; the first: not a valid molecule"),
     "train-split-word": (train_on("fold.csv"), "row 2: 'split' is 'somewhere'"),
     "train-ragged": (train_on("ragged.csv"), "no row can be read; the first: 4 fields where"),
     "train-nested-option": (train_on("good.csv", "--model.mixr", "csp"), "did you mean '--model.mixer'"),
-    "train-config-missing": (train_on("good.csv", "--config", "{bad}/absent.yaml"), "cannot read"),
     "train-unwritable": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv"], "cannot write"),
     "train-whole": (["train", "--dataset", "demo", "--seed", "abc"], "--seed must be int, not 'abc'"),
     "train-misspelt-file": (train_on("god.csv"), r"no file at .* \(did you mean .*good\.csv\?\)"),
@@ -69,21 +66,16 @@ REJECTED = {
     "model-folder-of-runs": (["predict", "{run}/..", "CCO"], r"not a run directory .* \(did you mean .*tiny\?\)"),
     "model-other-name": (["predict", "{run}/../nope", "CCO"], r"no model at .*nope \(did you mean .*tiny\?\)"),
     "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv is given together with other arguments"),
-    "predict-missing-column": (predict_of("no-column.csv"), "data.smiles_column"),
     "predict-start": (["predict", "small", "CCO"], "use gap or adme"),
     "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "list of SMILES has no column"),
-    "fingerprint-out-suffix": (["fingerprint", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.npz"], "end in .npy, .csv"),
     "predict-out-folder": (["predict", "{run}", "CCO", "-o", "{bad}/folder"], "cannot write"),
     "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),
     "model-missing": (["predict", "{bad}/absent", "CCO"], "no model at"),
     "model-truncated": (["predict", "{bad}/truncated.safetensors", "CCO"], "truncated, damaged"),
     "model-foreign": (["predict", "{bad}/foreign.ckpt", "CCO"], "not a model of GraphSlice.*import-checkpoint"),
     "model-malicious": (["predict", "{bad}/malicious.ckpt", "CCO"], "not a model of GraphSlice"),
-    "evaluate-target": (["evaluate", "{run}", "--dataset", "{bad}/good.csv"], "no column 'gap_ev'"),
-    "submit-dataset": (["submit", "{run}", "--dataset", "pcqm"], "did you mean 'pcqm4m'"),
     "featurize-no-out": (["featurize", "{bad}/good.csv"], "required: featurize.out"),
     "featurize-empty-folder": (featurize_of("folder"), "the folder .* has no"),
-    "import-missing": (["import-checkpoint", "{bad}/absent.pt", "-o", "{tmp}/new"], "unknown file or publ"),
     "import-malicious": (["import-checkpoint", "{bad}/malicious.ckpt", "-o", "{tmp}/new"], "unknown names"),
 }  # fmt: skip
 

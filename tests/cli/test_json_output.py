@@ -41,9 +41,6 @@ def fail(cli):
     return fail
 
 
-# --- predictions ----------------------------------------------------------------------------------
-
-
 def test_predictions_are_those_of_the_table(run, run_directory):
     smiles = ["CCO", "C[N", "c1ccccc1"]
     document = run("predict", run_directory, *smiles, "--interval", 50, "--nearest")
@@ -96,9 +93,6 @@ def test_error_after_some_rows_completes_the_document(fail, run_directory, tmp_p
     assert document["rows"][0]["error"] and "no row can be used" in document["error"]
 
 
-# --- other commands -------------------------------------------------------------------------------
-
-
 def test_evaluate_states_undefined_scores_and_failed_rows(run, run_directory, tmp_path):
     (tmp_path / "t.csv").write_text(f"smiles,gap_ev\nCCO,1\n{'C' * 600},2\nC[N,3\n")
     document = run("evaluate", run_directory, "--dataset", tmp_path / "t.csv")
@@ -123,9 +117,6 @@ def test_train_and_resume(run, cli, demo_csv, tiny_flags, tmp_path):
         assert document[name] == json.loads((out / f"{name}.json").read_text())
     assert run("train", "--resume", out)["metrics"] == document["metrics"]
     assert run("report", out) == {"report": str(out / "report.html")}
-
-
-# --- errors and streams ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,3 @@ def test_a_report_that_fails_fails_no_training(cli, demo_csv, tiny_flags, tmp_pa
     assert code == 0 and message in err and "Traceback" not in err
     assert err.splitlines()[-1] == f"next: graphslice predict {tmp_path / 'run'} molecules.csv"
     assert (tmp_path / "run" / "metrics.json").exists() and not (tmp_path / "run" / "report.html").exists()
-
-
-def test_what_is_no_run_is_refused(cli, run_copy, tmp_path):
-    code, out, err = cli("report", tmp_path / "nowhere")
-    assert (code, out) == (2, "") and err.count("\n") == 1 and "holds no run" in err
-    (run_copy / "metrics.json").unlink()
-    code, _, err = cli("report", run_copy)
-    assert code == 2 and f"graphslice train --resume {run_copy}" in err

@@ -87,8 +87,6 @@ def test_evaluation_batches_of_large_molecules_and_of_none():
     assert list(BatchLoader(GraphStore.from_graphs([]), np.arange(0), [], {}, threads=2)) == []
 
 
-# --- loading in threads -------------------------------------------------------------------------
-
 SETTINGS = {"path_ties": "mean", "max_path": 5}
 
 

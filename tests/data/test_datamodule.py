@@ -6,7 +6,7 @@ import torch
 import graphslice as gs
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.datamodule import DeviceShare, MoleculeData
+from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.loaders import dataset_from_pyg, load_dataset
 from graphslice.errors import InputError
@@ -78,18 +78,6 @@ def test_descriptors_are_not_computed_for_unlabelled_rows(table, monkeypatch):
     assert not np.isnan(data.store.descriptors(data.usable_rows, ["rdkit2d"])).all(axis=1).any()
 
 
-def test_batches_have_labels_of_their_rows(table):
-    smiles = ["C" * (n % 5 + 1) for n in range(30)]
-    data = MoleculeData(table(smiles=smiles, y=np.arange(30.0)), config("random"))
-    for split in ("train", "valid", "test"):
-        batches = list(data.eval_loader(split, DeviceShare()))
-        rows = torch.cat([batch.rows for batch in batches])
-        assert sorted(rows.tolist()) == data.splits[split].tolist()
-        for batch in batches:
-            assert batch.targets[:, 0].tolist() == batch.rows.tolist()
-            assert batch.lengths.tolist() == [row % 5 + 1 for row in batch.rows.tolist()]
-
-
 @pytest.mark.parametrize("method", ["random", "scaffold"])
 def test_training_set_has_a_value_of_every_target(method, table, demo_smiles):
     """Two molecules of one scaffold alone have values of z."""
@@ -107,8 +95,6 @@ def test_unusable_data_is_rejected(table):
     with pytest.raises(InputError, match="no training row has a value, other than bounds, of the target 'z'"):
         MoleculeData(table(smiles=list("CNO"), **labels), config())
 
-
-# --- duplicates ---------------------------------------------------------------------------------
 
 SAME = {
     "smiles": ["CCO", "OCC", "CCN", "CCF", "[O-]CC.[Na+]", "NCC", "C", "CN", "CCO"],

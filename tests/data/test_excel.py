@@ -124,8 +124,6 @@ def test_wrong_size_in_the_workbook_loses_no_rows(tmp_path):
     assert read(path) == (ROWS[0], TEXTS)
 
 
-# --- writing ------------------------------------------------------------------------------------
-
 WRITTEN = {  # text of a cell: value in the sheet
     "12": 12,
     "-0.41309999999999997": -0.4131,  # 16 digits

@@ -9,12 +9,6 @@ from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 
 
-def test_output_without_the_extension_raises(tmp_path):
-    with pytest.raises(InputError, match=r"its name must end in \.arrow"):
-        featurize_dataset(DataConfig(), GraphConfig(), tmp_path / "s.arrow.gz")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_split_methods_and_existing_output_are_rejected(demo_csv, tmp_path):
     with pytest.raises(InputError, match="no column 'random'"):
         featurize_dataset(DataConfig(str(demo_csv), split="random"), GraphConfig(), tmp_path / "s.arrow")
@@ -22,23 +16,6 @@ def test_split_methods_and_existing_output_are_rejected(demo_csv, tmp_path):
     with pytest.raises(InputError, match=r"s\.arrow exists already: choose another name"):
         featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow")
     assert (tmp_path / "s.arrow").read_text() == "mine"
-
-
-def test_dataset_without_usable_rows_raises(tmp_path):
-    (tmp_path / "t.csv").write_text('smiles\noops\n""\n')
-    with pytest.raises(InputError, match=r"no row can be used; the first: not a "):
-        featurize_dataset(DataConfig(str(tmp_path / "t.csv")), GraphConfig(), tmp_path / "s.arrow", workers=1)
-    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["t.csv"]
-
-
-def test_failed_overwrite_keeps_the_existing_file(demo_csv, tmp_path):
-    featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
-    before = (tmp_path / "s.arrow").read_bytes()
-    (tmp_path / "t.csv").write_text("smiles\noops\n")
-    data = DataConfig(str(tmp_path / "t.csv"))
-    with pytest.raises(InputError):
-        featurize_dataset(data, GraphConfig(), tmp_path / "s.arrow", workers=1, overwrite=True)
-    assert (tmp_path / "s.arrow").read_bytes() == before
 
 
 def test_report_counts_failed_rows(tmp_path, demo_csv, demo_rows):

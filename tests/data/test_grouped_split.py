@@ -75,9 +75,6 @@ def test_too_few_groups_leave_parts_empty(groups, sizes):
     assert list(map(len, partition(grouped(groups), [len(groups) - 2, 1, 1]))) == sizes
 
 
-# --- stratification -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("want", [[800, 100, 100], [200] * 5])
 def test_stratified_parts_have_equal_class_shares(want):
     labels = np.zeros(1000)
@@ -119,9 +116,6 @@ def test_training_set_has_every_class(stratified):
     for seed in range(60):
         train = partition(grouped(groups, labels, stratified), [80, 10, 10], seed)[0] // 3
         assert set(train.tolist()) & {0, 1} and 50 in train
-
-
-# --- merged groups ------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=40))

@@ -34,9 +34,6 @@ def write_table(path, smiles, cells, **more):
     return str(path)
 
 
-# --- cells ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("cell", "numbers"),
     [
@@ -65,9 +62,6 @@ def test_other_cells_are_rejected(cell):
         parse_number_list(cell)
 
 
-# --- ragged arrays --------------------------------------------------------------------------------
-
-
 def test_ragged_indices_match_manual_computation():
     counts = np.array([3, 0, 2, 1])
     ptr = pointers(counts)
@@ -86,9 +80,6 @@ def test_means_ignore_unknown_labels():
     values = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, 4.0]])
     means = Labels("atom", values, pointers([2, 1, 0])).means()
     np.testing.assert_array_equal(means, [[2, np.nan], [np.nan, 4], [np.nan, np.nan]])
-
-
-# --- tables ---------------------------------------------------------------------------------------
 
 
 SMILES = ["CCO", "C", "[Na+].[Cl-]", "[2H]OC", "c1ccccc1N", "OCC", "C[N", "CC", "N->[Pt](Cl)(Cl)<-N"]

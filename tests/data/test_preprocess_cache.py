@@ -41,15 +41,6 @@ def test_damaged_file_is_recreated(source, tmp_path, names):
     assert len(cached_store(source, GraphConfig(), tmp_path)) == 60 and path.read_bytes() == content
 
 
-def test_interrupted_cache_leaves_no_file(source, tmp_path, shards_of_four, names):
-    def stop(_):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        cached_store(source, GraphConfig(), tmp_path, stop)
-    assert names(tmp_path) == [] and len(cached_store(source, GraphConfig(), tmp_path)) == 60
-
-
 def test_cache_directory_follows_environment_variables(source, tmp_path, monkeypatch, names):
     monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path / "named"))
     cached_store(source, GraphConfig())

@@ -104,9 +104,6 @@ def test_too_few_groups_raise(smiles, settings, reason, make):
         make(smiles, **settings)
 
 
-# --- folds --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_folds_are_disjoint_balanced_and_repeatable(method, make):
     labels = np.arange(600) % 10 == 0
@@ -137,9 +134,6 @@ def test_fold_with_all_rows_of_a_class_raises(make):
     with pytest.raises(InputError, match="no training row has the class 'b' of the target 'y0', which 1 other row"):
         make(labels=labels, folds="3", fold=fold, check=True)
     make(labels=labels, folds="3", fold=(fold + 1) % 3, check=True)
-
-
-# --- splits of the dataset ----------------------------------------------------------------------
 
 
 def rows(*limits: int) -> list[np.ndarray]:

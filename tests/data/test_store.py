@@ -51,9 +51,6 @@ def stored(request, tmp_path):
     return store
 
 
-# --- contents -----------------------------------------------------------------------------------
-
-
 def test_items_match_the_molecules(stored):
     assert len(stored) == len(SMILES)
     for row, smiles in enumerate(SMILES):
@@ -126,9 +123,6 @@ def test_stores_of_few_molecules(smiles, tmp_path):
         assert len(store.gather(np.array([], np.int64))[2]) == 0
 
 
-# --- the file -----------------------------------------------------------------------------------
-
-
 def test_file_is_readable_by_pandas(tmp_path, small_batches):
     build(tmp_path / "s.arrow")
     table = pd.read_feather(tmp_path / "s.arrow")
@@ -170,9 +164,6 @@ def test_order_of_the_smiles_is_stored(level, tmp_path, small_batches):
     expected = [read_smiles([SMILES[row]], level)[2] for row in some]
     np.testing.assert_array_equal(store.order(some), np.concatenate(expected))
     assert store.info == StoreInfo.from_metadata({k.encode(): v.encode() for k, v in store.info.to_metadata().items()})
-
-
-# --- damage -------------------------------------------------------------------------------------
 
 
 def test_truncation_is_detected(tmp_path):

@@ -81,8 +81,6 @@ def test_cxsmiles_extension_is_not_name():
     ]
 
 
-# --- arbitrary tables and bytes -------------------------------------------------------------------
-
 # Characters with a special meaning in CSV files.
 SPECIAL_CHARACTERS = 'Ca,;\t"\n\r \0\u00e9\u0085\u2028\U0001f600'
 CELLS = st.text(st.sampled_from(SPECIAL_CHARACTERS) | st.characters(exclude_categories=["Cs"]), max_size=6)

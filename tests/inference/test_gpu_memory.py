@@ -27,9 +27,6 @@ def references(monkeypatch):
     monkeypatch.setattr(Operator, "_backend_for", lambda *_: None)
 
 
-# --- batch size -----------------------------------------------------------------------------------
-
-
 def test_batch_size_grows_with_memory():
     sizes = [gpu_batch_size(int(size * GIB), PAPER) for size in (0.01, 1, 2, 80)]
     assert sizes[0] == 16 and sizes == sorted(sizes) and sizes[-1] == 1024
@@ -63,9 +60,6 @@ def test_batch_stays_within_its_memory_fraction(mixer, make_predictor, reference
     sizes = range(1 << 20, 1 << 30, 1 << 18)
     required = next(size for size in sizes if gpu_batch_size(size, model.config) > 16)
     assert required / 16 < memory.peak < required / 4
-
-
-# --- TF32 -----------------------------------------------------------------------------------------
 
 
 def setting() -> object:
@@ -103,9 +97,6 @@ def test_threads_wait_while_another_sets_the_precision():
         assert order == []
     other.join()
     assert order == [("csp", before)] and setting() == before
-
-
-# --- predictor ------------------------------------------------------------------------------------
 
 
 def test_predictor_on_a_simulated_gpu(make_predictor, demo_smiles, monkeypatch):

@@ -116,11 +116,6 @@ def test_onnx_runtime_computes_every_mixer(tmp_path):
     assert len(MIXERS) >= 10 and np.ptp(expected, axis=0).max() > 0.1  # the mixers differ
 
 
-def test_an_ensemble_whose_networks_clip_one_column(tmp_path):
-    networks = [network([NUMBER], seed, DataConfig(features="weight"), descriptors=1) for seed in range(2)]
-    check(networks, tmp_path / "m.onnx")
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -143,9 +138,11 @@ def test_onnx_runtime_predicts_as_the_network(settings, tmp_path):
 
 
 def test_ensembles_are_averaged_and_probabilities_scaled(tmp_path):
+    """Both networks clip the same column."""
     targets = tuple(TargetCalibration((), {CONSTANT: 1.0}, temperature) for temperature in (2.5, 0.5))
     calibration = Calibration(targets, ApplicabilityDomain(np.zeros((0, 16), np.uint64), np.zeros(0, np.int64), 0.5))
-    members = [network([BINARY, MULTICLASS], seed, mixer="map-only") for seed in (0, 1)]
+    column = {"data": DataConfig(features="weight"), "descriptors": 1}
+    members = [network([BINARY, MULTICLASS], seed, mixer="map-only", **column) for seed in (0, 1)]
     check(members, tmp_path / "model.onnx", calibration)
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from invariance import check_batch_independence
+from tiny import TINY
 
 import graphslice as gs
 from graphslice import InputError
@@ -23,7 +24,6 @@ from graphslice.runs.checkpoint import Checkpoint, read_checkpoint
 from graphslice.tasks import regression_tasks
 from graphslice.training import train
 
-TINY = {"layers": 1, "dim": 16, "heads": 2, "ffn_dim": 16, "mixer": "slice-max"}
 ODD = ["[Fe]", "[Na+].[Cl-]", "C", "[NH4+]", "C[C@H](N)C(=O)O", "C/C=C\\C", "[H][H]", "C" * 120, "C[Si](C)(C)[U]"]
 
 
@@ -44,9 +44,6 @@ def predictor_of(features: str, smiles: list[str], **model) -> Predictor:
     return Predictor(Checkpoint(RunConfig(data=data, model=config), regression_tasks(["y"]), net.state_dict()), "cpu")
 
 
-# --- invariance and completeness ----------------------------------------------------------------
-
-
 def test_predictions_do_not_depend_on_batch_or_notation(demo_smiles):
     model = predictor_of("morgan,rdkit2d", demo_smiles[:40], mixer="slice-quantile", layers=2)
     check_batch_independence(lambda smiles: model.predict(smiles)[:, 0], ODD + demo_smiles[:12])
@@ -61,9 +58,6 @@ def test_every_value_of_a_feature_column_gives_a_prediction(demo_smiles):
     # Unknown values are the mean. Rows of one product may differ in the last digit.
     np.testing.assert_allclose(predictions[[4, 5, 6, 7, 9]], predictions[1], rtol=1e-6)
     assert abs(predictions[3]) < 1e6
-
-
-# --- feature columns ----------------------------------------------------------------------------
 
 
 def test_feature_columns_in_python(demo_smiles):
@@ -129,9 +123,6 @@ def test_predict_preprocessed_dataset(demo_smiles, tmp_path):
         predict_file(model, tmp_path / "without.arrow", tmp_path / "none.csv")
 
 
-# --- runs ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def described(demo_rows, tiny_config, tmp_path_factory) -> tuple[Path, Path]:
     """A dataset, and a run on it with every kind of descriptors."""
@@ -192,9 +183,6 @@ def test_fine_tuning_without_the_descriptors(described, demo_csv, cli, tmp_path,
     name = "blocks.0.ffn.expand.weight"
     assert np.array_equal(weights[name], origin_weights[name])
     assert "descriptors.project.weight" not in weights
-
-
-# --- explanations -------------------------------------------------------------------------------
 
 
 def test_attributions_keep_the_descriptors_fixed(demo_smiles):

@@ -18,16 +18,10 @@ MOLECULES = [
 ]  # fmt: skip
 
 
-# --- invariance ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
 def test_predictions_do_not_depend_on_batch_or_notation(mixer, make_predictor, demo_smiles):
     model = make_predictor(8.0, mixer=mixer, layers=2)
     check_batch_independence(lambda smiles: model.predict(smiles)[:, 0], MOLECULES + demo_smiles[:12])
-
-
-# --- rows ---------------------------------------------------------------------------------------
 
 
 def test_predict_accepts_graphs_and_iterators(predictor):

@@ -29,9 +29,6 @@ def compared(demo_csv, tiny_config, tmp_path_factory):
     return out, compare(tiny_config(demo_csv), parse_variants("slice-max,map-only"), 1, "2epochs", out)
 
 
-# --- before anything is trained -----------------------------------------------------------------
-
-
 def test_unusable_settings_are_rejected(tmp_path, tiny_config, demo_csv):
     for mixers, trainer, options, reason in (
         ("csp:grups=2", {}, {}, "grups"),
@@ -103,9 +100,6 @@ def test_folder_with_the_same_settings_is_continued_unless_labels_changed(tmp_pa
         compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
 
 
-# --- results ------------------------------------------------------------------------------------
-
-
 def test_comparison_writes_its_files(compared):
     out, result = compared
     assert {path.name for path in out.iterdir()} == {"comparison.json", "comparison.md", "slice-max", "map-only"}
@@ -136,9 +130,6 @@ def test_comparison_is_continued_and_extended(compared, tiny_config, demo_csv, t
     assert [run["variant"] for run in again["runs"]] == ["slice-max", "map-only", "softmax"]
     assert again["runs"][0]["test"] == compared[1]["runs"][0]["test"]
     assert (out / "map-only" / "seed-0" / "metrics.json").stat().st_mtime_ns == kept
-
-
-# --- runs that fail -----------------------------------------------------------------------------
 
 
 def test_failed_run_is_continued_after_its_mixer_is_fixed(tiny_config, demo_csv, tmp_path, monkeypatch):

@@ -73,7 +73,6 @@ def test_a_variant_given_twice_is_one():
 @pytest.mark.parametrize(
     ("mixers", "varied", "reason"),
     [
-        ("slice-mex", [], "did you mean 'slice-max'"),
         ("csp:2", [], "csp:groups=2"),
         ("csp", ["model.laiers=1"], "cannot vary 'model.laiers=1'.*did you mean 'model.layers'"),
         ("csp:trainer.seed=3", [], "cannot vary 'trainer.seed=3'"),

@@ -176,9 +176,6 @@ def test_interrupted_search_equals_an_uninterrupted_one(make_setup, tmp_path):
     ]
 
 
-# --- the choice -----------------------------------------------------------------------------------
-
-
 def record(number, value, rate, seeds=()) -> Record:
     return Record(number, "complete", value, 1.0, {"optimizer.peak_lr": rate}, "", dict(seeds))
 

@@ -156,9 +156,6 @@ def test_unusable_input_leaves_no_folder(demo_csv, tiny_config, run_directory, t
     assert not (tmp_path / "none").exists()
 
 
-# --- command line and processes ---------------------------------------------------------------------
-
-
 def test_resume_takes_no_other_option(cli, tuned):
     code, _, err = cli("tune", "--resume", tuned, "--minutes", 3)
     assert code == 2 and "leave out --minutes" in err

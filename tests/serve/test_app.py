@@ -97,12 +97,6 @@ def test_columns_are_those_of_predict_and_infinite_bounds_are_null(client, model
     assert [rows[row]["in_domain"] for row in valid] == expected.neighbours.in_domain[valid].tolist()
 
 
-def test_chunks_of_a_request_are_computed_in_turn(client, model, monkeypatch):
-    monkeypatch.setattr(app_module, "_CHUNK", 4)
-    values = [row["gap_ev_pred"] for row in predict(client)]
-    np.testing.assert_allclose(np.array(values, float), model.predict(SMILES)[:, 0], rtol=1e-5)
-
-
 def test_concurrent_requests_have_the_rows_of_single_ones(client, demo_smiles):
     requests = [{"smiles": demo_smiles[i : i + 1 + i % 7], "interval": 60 if i % 2 else None} for i in range(24)]
     alone = [client.post("/predict", json=request).text for request in requests]

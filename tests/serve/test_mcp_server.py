@@ -75,14 +75,6 @@ def test_predict_is_the_document_of_the_command(server, cli, run_directory):
     assert {name: document[name] for name in expected} == expected
 
 
-def test_what_is_no_text_is_an_error_of_its_row(server):
-    document = server.call("predict", smiles=["CCO", None, 5])
-    assert [row["error"] for row in document["rows"]] == [None, "empty SMILES", "5 (int) is not a SMILES"]
-    document = server.call("explain", smiles=["CCO", None, 5])
-    assert len(document["molecules"]) == 1
-    assert [left["error"] for left in document["left_out"]] == ["empty SMILES", "5 (int) is not a SMILES"]
-
-
 def test_describe_model(server, run_directory):
     document = server.call("describe_model")
     assert document["targets"] == {"gap_ev": "regression"} and document["calibrated"] is True

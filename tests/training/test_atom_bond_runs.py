@@ -11,10 +11,8 @@ from rdkit.Chem import AllChem
 
 import graphslice as gs
 from graphslice.report.write import write_report
-from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import read_splits
-from graphslice.training import resume, train
-from graphslice.training.loop import TrainingLoop
+from graphslice.training import train
 
 
 def charges(smiles: str) -> list[float]:
@@ -104,8 +102,6 @@ def test_commands_with_atom_and_bond_level_models(runs, cli):
     assert "the targets are bond-level" in text and "share of labels of a molecule&#39;s bonds covered" in text
 
 
-# --- ensembles -----------------------------------------------------------------------------------
-
 EDGE_CASES = ["C", "[Na+].[Cl-]", "OCC", "O"]
 
 
@@ -173,26 +169,3 @@ def test_out_of_fold_predictions(ensemble_runs, small):
     if set(model.calibration.targets[0].weights) == {"constant"}:
         np.testing.assert_allclose(scores.values, np.sort(np.concatenate(errors)), rtol=1e-3, atol=1e-6)
     assert (1 / scores.counts).sum() == pytest.approx(43)
-
-
-def test_resumed_run_matches_uninterrupted_run(small, config_of, tmp_path, monkeypatch):
-    """A run stopped after its first epoch ends with the same weights."""
-    config = config_of(small["path"][0], "bond", "order", max_epochs=2)
-    train(config, tmp_path / "whole")
-    save = TrainingLoop._save_last
-
-    class Stopped(Exception):
-        pass
-
-    def save_and_stop(self):
-        save(self)
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingLoop, "_save_last", save_and_stop)
-        with pytest.raises(Stopped):
-            train(config, tmp_path / "half")
-    resume(tmp_path / "half")
-    whole, half = (read_checkpoint(tmp_path / name).weights for name in ("whole", "half"))
-    assert all(np.array_equal(whole[name], half[name]) for name in whole)
-    assert (tmp_path / "half" / "metrics.json").read_text() == (tmp_path / "whole" / "metrics.json").read_text()

@@ -38,9 +38,6 @@ def gpus(monkeypatch):
     return have
 
 
-# --- precision ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("capabilities", "precision"),
     [
@@ -65,9 +62,6 @@ def test_precision_depends_only_on_the_gpus_used(gpus):
     gpus(AMPERE, TURING)
     assert choose_devices(TrainerConfig(devices="1")).precision == "bf16-mixed"
     assert choose_devices(TrainerConfig(devices="2")).precision == "16-mixed"
-
-
-# --- number of devices ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,9 +120,6 @@ def test_notebook_uses_one_gpu(gpus, monkeypatch):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     chosen = choose_devices(TrainerConfig(batch_size=256))
     assert chosen.count == 1 and chosen.note.startswith("1 of 2 GPUs used")
-
-
-# --- kind of device -------------------------------------------------------------------------------
 
 
 def test_mac_trains_on_the_cpu_by_default(gpus, monkeypatch):

@@ -176,13 +176,6 @@ def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
     assert all(np.array_equal(value, again[name]) for name, value in weights.items())
 
 
-def test_run_does_not_overwrite_its_initial_checkpoint(run_copy, demo_csv, tiny_config):
-    config = replace(tiny_config(demo_csv), init_from=str(run_copy / "model.safetensors"))
-    with pytest.raises(InputError, match="would overwrite its input"):
-        train(config, run_copy, overwrite=True)
-    assert (run_copy / "model.safetensors").exists() and (run_copy / "metrics.json").exists()
-
-
 def test_names_in_brackets_are_not_markup(run_directory, demo_rows, tiny_config, tmp_path):
     """A unit such as [/h] would be read as a closing tag."""
     home = tmp_path / "[final]"
@@ -289,13 +282,6 @@ def test_learning_rate_of_the_packaged_model_unless_one_was_set(packaged_model, 
 def test_unknown_elements_train_from_scratch(packaged_model, demo_rows, tiny_config, tmp_path):
     demo_rows.assign(smiles="[Fe]." + demo_rows["smiles"]).to_csv(tmp_path / "iron.csv", index=False)
     assert initialised_from(packaged_model, tmp_path / "iron.csv", tiny_config).init_from == FROM_SCRATCH
-
-
-def test_init_from_overrides_the_default(packaged_model, demo_csv, tiny_config, run_directory):
-    for value in (FROM_SCRATCH, PRETRAINED_MODEL, str(run_directory)):
-        config = replace(tiny_config(demo_csv), graph=packaged_model.config.graph, init_from=value)
-        complete, _ = resolve(config, load_dataset(config.data), Path(), Console(quiet=True))
-        assert complete.config.init_from == value
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,7 @@ from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpo
 from graphslice.tasks import BINARY, Task, regression_tasks, to_predictions
 from graphslice.training import choose_transform, train
 from graphslice.training.choose_transform import _is_better
-from graphslice.training.resolve import default_epochs, fit_to_dataset, resolve, run_steps
-
-
-def test_dataset_name_takes_precedence_over_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "demo").mkdir()
-    config = RunConfig()
-    assert fit_to_dataset(config, load_dataset(config.data), tmp_path).data.dataset == "demo"
+from graphslice.training.resolve import default_epochs, resolve, run_steps
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from graphslice.data.loaders import load_dataset
 from graphslice.errors import InputError
 from graphslice.pretraining.run import pretrain
 from graphslice.runs.checkpoint import read_checkpoint
-from graphslice.runs.run_files import read_splits
+from graphslice.runs.run_files import BEST, read_splits
 from graphslice.system.machine import DEMO_CSV
 from graphslice.tasks import regression_tasks
 from graphslice.training import resume, train
@@ -127,6 +128,8 @@ def test_input_files_are_not_overwritten(run_copy, tmp_path, demo_rows, tiny_con
     for dataset, settings in ((run_copy / "split.csv", {}), (tmp_path / "t.csv", {"test_file": str(path)})):
         with pytest.raises(InputError, match=r"would overwrite its input .*split\.csv"):
             train(tiny_config(dataset, data=settings), run_copy, overwrite=True)
+    with pytest.raises(InputError, match="would overwrite its input"):
+        train(replace(tiny_config(tmp_path / "t.csv"), init_from=str(run_copy / BEST)), run_copy, overwrite=True)
     assert {path.name for path in run_copy.iterdir()} == FILES and len(pd.read_csv(run_copy / "split.csv")) == 60
 
 

@@ -14,7 +14,6 @@ from benchmarks.report import print_table
 from graphslice.system.machine import hardware_info
 
 BENCHMARKS = {
-    "files": "memory and rate of the command line on large files",
     "shards": "prediction of millions of rows in shards: killed, on Ray, and as jobs of an array",
     "sort": "column_sort compared with torch.sort on a CPU",
     "gpu": "sort, training step, trainings and prediction on a GPU: for scripts/gpu_check.sh",

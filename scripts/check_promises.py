@@ -1,7 +1,7 @@
 """Measure how much predictions depend on the batch and on the SMILES notation.
 
     python scripts/check_promises.py                        # the embedded demo set, fresh models
-    python scripts/check_promises.py molecules.csv --runs runs/demo --rewritings 20
+    python scripts/check_promises.py molecules.csv --runs runs/demo
 
 For every mixer (and every run folder given), each molecule is predicted in sorted batches, in
 random batches, alone, and under random rewritings of its SMILES. The largest difference is printed
@@ -31,8 +31,10 @@ from graphslice.runs.checkpoint import Checkpoint
 from graphslice.system.machine import DEMO_CSV
 from graphslice.tasks import regression_tasks
 
+_REWRITINGS = 20  # of each molecule
 
-def smiles_rewritings(smiles: str, times: int) -> tuple[MolGraph, list[MolGraph]] | None:
+
+def smiles_rewritings(smiles: str) -> tuple[MolGraph, list[MolGraph]] | None:
     """The graph of a SMILES, and the graphs of its rewritings that are not the same arrays."""
     RDLogger.DisableLog("rdApp.*")
     try:
@@ -40,7 +42,7 @@ def smiles_rewritings(smiles: str, times: int) -> tuple[MolGraph, list[MolGraph]
     except MoleculeError:
         return None
     others = []
-    for text in Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), times, randomSeed=1):
+    for text in Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), _REWRITINGS, randomSeed=1):
         other = smiles_to_graph(text)
         same = all(np.array_equal(getattr(graph, f), getattr(other, f)) for f in ("atoms", "bonds", "bond_features"))
         if not same:
@@ -72,25 +74,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", nargs="?", type=Path, default=DEMO_CSV)
     parser.add_argument("--runs", nargs="*", default=[], help="trained models to measure in addition")
-    parser.add_argument("--mixers", nargs="*", default=sorted(MIXERS), help="mixers of the untrained models to measure")
-    parser.add_argument("--rewritings", type=int, default=20)
     arguments = parser.parse_args()
 
     table = pd.read_csv(arguments.csv)
     with ProcessPoolExecutor() as pool:
-        work = partial(smiles_rewritings, times=arguments.rewritings)
-        found = list(pool.map(work, table["smiles"], chunksize=64))
+        found = list(pool.map(smiles_rewritings, table["smiles"], chunksize=64))
     graphs = [item[0] for item in found if item is not None]
     odd = [(i, other) for i, item in enumerate(x for x in found if x is not None) for other in item[1]]
     names = [smiles for smiles, item in zip(table["smiles"], found, strict=True) if item is not None]
-    print(f"{len(graphs):,} molecules, {arguments.rewritings} rewritings each")
+    print(f"{len(graphs):,} molecules, {_REWRITINGS} rewritings each")
     print(f"{len({i for i, _ in odd})} molecules with a rewriting that RDKit ranks otherwise", flush=True)
     for i in sorted({i for i, _ in odd}):
         print(f"  {names[i]}")
 
     shuffled = np.random.default_rng(0).permutation(len(graphs))
     by_size = np.argsort([graph.num_atoms for graph in graphs], kind="stable")
-    models = {f"fresh {mixer}": partial(fresh_model, mixer) for mixer in arguments.mixers}
+    models = {f"fresh {mixer}": partial(fresh_model, mixer) for mixer in sorted(MIXERS)}
     models |= {run: partial(load, run) for run in arguments.runs}
     print(f"{'model':32} {'std':>9} {'mixed batch':>12} {'alone':>12} {'rewritten':>12}   (largest difference / std)")
     for name, make in models.items():

@@ -153,7 +153,7 @@ def _steps(options: argparse.Namespace) -> Iterator[dict]:
     device, config = _device(options), RunConfig.preset("pcqm4m-slice").model
     if options.dry:
         config = replace(config, layers=1, dim=32, heads=4, ffn_dim=32)
-    store, _ = demo_of(18)
+    store, _ = demo_of()
     rows = np.flatnonzero((store.sizes >= 10) & (store.sizes <= 23))
     bandwidth, rate = _bandwidth(device), matrix_rate(device, torch.float32 if options.dry else torch.bfloat16)()
     yield figure("matrix product", 1e-12 * rate, "TFLOP/s")

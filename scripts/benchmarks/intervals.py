@@ -49,8 +49,6 @@ _TREES = 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     results.add_arguments(parser, TASKS, "intervals.jsonl", seeds=3)
-    parser.add_argument("--splits", nargs="+", choices=SPLITS, default=list(SPLITS))
-    parser.add_argument("--threads", type=int, default=1)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -58,23 +56,23 @@ def run(options: argparse.Namespace) -> None:
     work = [
         (
             {"task": name, "split": split, "seed": seed},
-            partial(run_and_evaluate, TDC[name], split, seed, options.data, options.threads),
+            partial(run_and_evaluate, TDC[name], split, seed, options.data),
         )
         for seed in options.seeds
         for name in options.tasks
-        for split in options.splits
+        for split in SPLITS
     ]
     results.run_missing(options.results, work)
 
 
-def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int) -> list[dict]:
+def run_and_evaluate(task: Task, split: str, seed: int, data: Path) -> list[dict]:
     """Train on a table with a new split of all rows, and evaluate the predictions for the test set."""
     table = pd.read_csv(data / task.file)[["smiles", "y"]]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table.to_csv(folder / "t.csv", index=False)
         options = ("--targets", "y", "--split", split, "--seed", seed, "--trainer.seed", seed)
-        run = Commands(folder, threads).train(folder / "t.csv", *options)
+        run = Commands(folder, 1).train(folder / "t.csv", *options)
         predictor, splits = graphslice.load(run, "cpu"), read_splits(run)
         held_out = run / OUT_OF_FOLD
         calibrated = len(pd.read_csv(held_out)) if held_out.exists() else len(splits["valid"])

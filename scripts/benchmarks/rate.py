@@ -18,7 +18,7 @@ from benchmarks.table_methods import Chemprop, Commands, version
 from benchmarks.table_tasks import TDC, Table, read_table
 from graphslice.system.machine import hardware_info
 
-TRAINED_ON, PREDICTED, TIMES = "ld50_zhu", "lipophilicity_astrazeneca", 3
+TRAINED_ON, PREDICTED, TIMES, ROUNDS = "ld50_zhu", "lipophilicity_astrazeneca", 3, 3
 #: Numbers of training molecules of the default; the rate of a network does not depend on them.
 FEW, MANY = 600, 4_400
 #: Name of each model in the results, and in the table.
@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--data", type=Path, required=True, help="folder with tdc_admet/*.csv")
     parser.add_argument("--chemprop", required=True, help="command of chemprop, in an environment of its own")
-    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--results", type=Path, default=RESULTS / "rate.jsonl")
 
 
@@ -58,7 +57,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     for path, times in zip(files.values(), (1, TIMES), strict=True):
         pd.concat([molecules] * times).to_csv(path, index=False)
     versions = dict.fromkeys(MODELS, version()) | dict.fromkeys(RIVALS, Chemprop(options.chemprop).version)
-    for number in range(options.rounds):
+    for number in range(ROUNDS):
         for model in MODELS:
             for count, path in files.items():
                 before = commands.cpu_seconds

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from graphslice.evaluation.format_scores import markdown_table
+
 
 def figure(name: str, value: float, unit: str, *, goal: str = "", comparison: str = "") -> dict:
     """Return a row of the table: a measured value, the required value and one for comparison."""
@@ -16,33 +18,19 @@ def figure(name: str, value: float, unit: str, *, goal: str = "", comparison: st
 
 def print_table(figures: list[dict]) -> None:
     """Print the table as Markdown."""
-    columns = ("measurement", "value", "unit", "goal", "comparison")
-    print("| " + " | ".join(columns) + " |")
-    print("|" + "---|" * len(columns))
-    for line in figures:
-        print("| " + " | ".join(f"{line[c]:,}" if c == "value" else str(line[c]) for c in columns) + " |")
+    rows = [[f"{value:,}" if name == "value" else value for name, value in line.items()] for line in figures]
+    print(*markdown_table(list(figures[0]), rows), sep="\n")
 
 
-def interleaved(
-    functions: dict[str, Callable[[], object]], repeats: int = 7, synchronize: Callable[[], None] | None = None
-) -> dict[str, float]:
-    """Measure the median seconds of each function, interleaved so that changes of the machine affect all alike.
-
-    Args:
-        functions: functions by name.
-        repeats: number of timings of each.
-        synchronize: waits for a device that computes asynchronously.
-    """
-    wait = synchronize or (lambda: None)
+def interleaved(functions: dict[str, Callable[[], object]], repeats: int = 9) -> dict[str, float]:
+    """Measure the median seconds of each function, interleaved so that changes of the machine affect all alike."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()  # compile, fill the caches
-    wait()
     for _ in range(repeats):
         for name, function in functions.items():
             begin = time.perf_counter()
             function()
-            wait()
             times[name].append(time.perf_counter() - begin)
     return {name: float(np.median(values)) for name, values in times.items()}
 

@@ -11,26 +11,23 @@ from graphslice.ops import column_sort, sort_by_first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shapes", nargs="+", default=["256x18x256", "256x24x128", "256x30x256"], help="B x N x C")
     parser.add_argument("--threads", type=int, help="cores; default: all")
-    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--sizes", action="store_true", help="N from 2 to 4,096 as well")
 
 
 def run(options: argparse.Namespace) -> list[dict]:
-    shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes]
+    shapes = [(256, 18, 256), (256, 24, 128), (256, 30, 256)]  # B x N x C
     if options.sizes:
         shapes += [(max(1, 4096 // rows), rows, 256) for rows in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)]
     if options.threads:
         torch.set_num_threads(options.threads)
     figures = []
     for shape in shapes:
-        figures += _sorted(shape, options, is_goal=shape == (256, 18, 256))
-    figures += _in_pairs(options)
-    return figures
+        figures += _sorted(shape, is_goal=shape == (256, 18, 256))
+    return figures + _in_pairs()
 
 
-def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, is_goal: bool) -> list[dict]:
+def _sorted(shape: tuple[int, int, int], is_goal: bool) -> list[dict]:
     """The plain sort is ``torch.sort``, whose gradient is a scatter; the torch backend honours lengths and orders."""
     x, upstream = torch.randn(2, *shape)
     leaf = x.clone().requires_grad_()
@@ -46,8 +43,7 @@ def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, is_goal: b
             "plain both": lambda: torch.autograd.grad(torch.sort(leaf, dim=1, stable=True).values, leaf, upstream),
             "torch both": both(column_sort.reference),
             "ours both": both(column_sort),
-        },
-        options.turns,
+        }
     )
     name = " x ".join(map(str, shape))
     figures = []
@@ -65,7 +61,7 @@ def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, is_goal: b
     return figures
 
 
-def _in_pairs(options: argparse.Namespace, rows: int = 16_384, channels: int = 64) -> list[dict]:
+def _in_pairs(rows: int = 16_384, channels: int = 64) -> list[dict]:
     leaf, upstream = torch.randn(2, 1, rows, channels)
     leaf, lengths = leaf.requires_grad_(), torch.tensor([rows])
     sorts = {
@@ -78,7 +74,7 @@ def _in_pairs(options: argparse.Namespace, rows: int = 16_384, channels: int = 6
         return lambda: torch.autograd.grad(sort(), leaf, upstream)
 
     functions = sorts | {f"{name} both": both(sort) for name, sort in sorts.items()}
-    times = interleaved(functions, options.turns)
+    times = interleaved(functions)
     return [
         figure(
             f"groups of two, 1 x {rows} x {channels}: {step}",

@@ -36,6 +36,8 @@ REFERENCE = {
     ("softmax", 256): (251 / 838, 1579 / 2510),
 }
 MIXERS_ALONE = ("slice-ascend", "softmax", "slice-max")
+# Molecules of a batch and atoms of each, without a preset, and measurements of each figure.
+BATCH, ATOMS, TURNS = 128, 18, 9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,30 +46,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stream", type=int, metavar="MOLECULES", help="predict so many molecules, in batches of a store"
     )
     parser.add_argument("--mixers", nargs="+", help="default: slice-ascend, softmax and slice-max, or the preset's")
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--dim", type=int, default=256)
-    parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--atoms", type=int, default=18)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--turns", type=int, default=9)
 
 
 def run(options: argparse.Namespace) -> list[dict]:
-    store, rows = demo_of(options.atoms)
+    store, rows = demo_of()
     if options.preset:
         whole = RunConfig.preset(options.preset)
         configs = [replace(whole.model, mixer=mixer) for mixer in options.mixers or [whole.model.mixer]]
         batches = batches_of_all_sizes(whole.trainer.batch_size)
     else:
-        configs = [model_config(mixer, options) for mixer in options.mixers or MIXERS_ALONE]
-        batches = [collate_rows(store, np.resize(rows, options.batch))]
+        configs = [model_config(mixer) for mixer in options.mixers or MIXERS_ALONE]
+        batches = [collate_rows(store, np.resize(rows, BATCH))]
     figures = []
     for config in configs:
         torch.manual_seed(0)
         model = GraphTransformer(config)
         if options.stream:
-            figures += _stream(model, store, np.resize(rows, options.stream), options)
+            figures += _stream(model, store, np.resize(rows, options.stream))
         else:
             figures += _steps(model, batches, options)
     return figures
@@ -75,24 +70,21 @@ def run(options: argparse.Namespace) -> list[dict]:
 
 def batches_of_all_sizes(size: int) -> list[GraphBatch]:
     """Eight batches of the demo set's molecules of 10 to 40 atoms, as training makes them."""
-    store, _ = demo_of(18)
+    store, _ = demo_of()
     rows = np.flatnonzero((store.sizes >= 10) & (store.sizes <= 40))
     made = TrainBatches(store.sizes[rows], size, seed=0)
     return [collate_rows(store, rows[indices]) for indices in islice(made, 8)]
 
 
-def model_config(mixer: str, options: argparse.Namespace) -> ModelConfig:
-    dropouts = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), options.dropout)
-    return ModelConfig(mixer, options.layers, options.dim, options.heads, options.dim, readout="token", **dropouts)
+def model_config(mixer: str) -> ModelConfig:
+    dropouts = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), 0.1)
+    return ModelConfig(mixer, layers=6, dim=256, heads=16, ffn_dim=256, readout="token", **dropouts)
 
 
-def demo_of(atoms: int) -> tuple[GraphStore, np.ndarray]:
-    """The demo set, and its rows that have so many atoms."""
+def demo_of() -> tuple[GraphStore, np.ndarray]:
+    """The demo set, and its rows of :data:`ATOMS` atoms."""
     store = GraphStore.from_arrays(*parse(pd.read_csv(DEMO_CSV)["smiles"].tolist(), GraphConfig())[:2])
-    rows = np.flatnonzero(store.sizes == atoms)
-    if not len(rows):
-        raise SystemExit(f"no molecule of the demo set has {atoms} atoms: choose another --atoms")
-    return store, rows
+    return store, np.flatnonzero(store.sizes == ATOMS)
 
 
 def products(config: ModelConfig, batch: GraphBatch) -> float:
@@ -130,11 +122,11 @@ def _steps(model: GraphTransformer, batches: list[GraphBatch], options: argparse
     if options.preset and torch.get_num_threads() > 1:
         functions |= {f"{name}, one core": _on_one_core(functions[name]) for name in list(functions)}
     work = sum(products(model.config, batch) for batch in batches)
-    taken, shares = _interleaved_seconds(functions, work, matrix_rate("cpu", torch.float32), options.turns)
+    taken, shares = _interleaved_seconds(functions, work)
     return _figures(model.config, taken, shares, sum(map(len, batches)))
 
 
-def _stream(model: GraphTransformer, store: GraphStore, rows: np.ndarray, options: argparse.Namespace) -> list[dict]:
+def _stream(model: GraphTransformer, store: GraphStore, rows: np.ndarray) -> list[dict]:
     """Predict molecules of a store in batches: on a CPU every core takes batches of its own, made within the time."""
     config, checkpoint = model.config, RunConfig(model=model.config)
     predictor = Predictor(Checkpoint(checkpoint, regression_tasks(["y"]), model.state_dict()), "cpu")
@@ -142,16 +134,15 @@ def _stream(model: GraphTransformer, store: GraphStore, rows: np.ndarray, option
 
     def plain() -> None:
         with torch.inference_mode():
-            for begin in range(0, len(rows), options.batch):
-                batch = collate_rows(store, rows[begin : begin + options.batch])
+            for begin in range(0, len(rows), BATCH):
+                batch = collate_rows(store, rows[begin : begin + BATCH])
                 eager.standardised(predictor.model, batch)
 
     functions: dict[str, Callable[[], object]] = {"inference of a stream": lambda: predictor.predict_store(store, rows)}
     if config.mixer in eager.MIXERS:
         functions["eager inference of a stream"] = plain
     work = products(config, collate_rows(store, rows[:1])) * len(rows)
-    measure = matrix_rate("cpu", torch.float32)
-    return _figures(config, *_interleaved_seconds(functions, work, measure, options.turns), len(rows))
+    return _figures(config, *_interleaved_seconds(functions, work), len(rows))
 
 
 def _functions(model: GraphTransformer, batches: list[GraphBatch]) -> dict[str, Callable[[], object]]:
@@ -211,13 +202,14 @@ def _on_one_core(function: Callable[[], object]) -> Callable[[], object]:
 
 
 def _interleaved_seconds(
-    functions: dict[str, Callable[[], object]], work: float, measure: Callable[[], float], turns: int
+    functions: dict[str, Callable[[], object]], work: float
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """The seconds of each function in each turn, and its share of the rate of a large matrix product around it."""
+    measure = matrix_rate("cpu", torch.float32)
     measure_alone = _on_one_core(measure)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     shares: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(-3, turns):
+    for turn in range(-3, TURNS):
         for name, function in functions.items():
             rate = measure_alone if "one core" in name else measure
             before = rate()

@@ -130,6 +130,21 @@ def test_commands_are_accepted_by_the_parser(document, workplace):
                 assert words[0] in OTHER_PROGRAMS, words
 
 
+def test_our_options_of_the_page_for_users_of_chemprop_exist(capsys):
+    """Ours are in the second column of its tables."""
+    from graphslice.cli.main import main
+
+    known, option = set(), re.compile(r"(?<![\w-])-{1,2}[a-z][\w.-]*")
+    for command in ("train", "predict", "fingerprint", "tune"):
+        with pytest.raises(SystemExit):
+            main([command, "--help-all"])
+        known |= set(option.findall(capsys.readouterr().out))
+    page = (ROOT / "docs/start/chemprop.md").read_text(encoding="utf-8")
+    cells = [row.split("|")[2] for row in re.findall(r"^\| (?:`|column|logs).*", page, re.MULTILINE)]
+    named = {name for cell in cells for span in re.findall(r"`([^`]+)`", cell) for name in option.findall(span)}
+    assert len(named) > 25 and named - known == set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("document", [page for page in GUIDES if blocks(page, "python")], ids=name_of)
 def test_python_blocks_run(document, workplace):

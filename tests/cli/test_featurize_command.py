@@ -3,12 +3,10 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-import graphslice as gs
 from graphslice.cli.main import main
 from graphslice.data.store import GraphStore
 
@@ -29,22 +27,6 @@ def test_featurize_a_file(demo_store, demo_rows, cli, demo_csv, tmp_path):
     table = pd.read_feather(demo_store)
     assert table["split"].tolist() == demo_rows["split"].tolist() and table["error"].isna().all()
     assert [row[0] for row in table["targets"]] == demo_rows["gap_ev"].tolist()
-
-
-def test_featurize_a_folder(cli, tmp_path, demo_rows):
-    """With settings of the graphs, which the store keeps."""
-    (tmp_path / "shards").mkdir()
-    demo_rows[:25].to_parquet(tmp_path / "shards" / "part-0.parquet")
-    demo_rows[25:].to_parquet(tmp_path / "shards" / "part-1.parquet")
-    (tmp_path / "shards" / "_SUCCESS").touch()
-    flags = ["--targets", "gap_ev", "--graph.atom_order", "input", "--graph.max_atoms", "100"]
-    code, out, err = cli("featurize", tmp_path / "shards", *flags, "-o", tmp_path / "s.arrow")
-    assert (code, err) == (0, "") and "60 rows" in out
-    found = GraphStore.open(tmp_path / "s.arrow")
-    assert (found.info.atom_order, found.info.max_atoms) == ("input", 100)
-    for row in (0, 24, 25, 59):
-        expected = gs.smiles_to_graph(demo_rows["smiles"][row], atom_order="input")
-        np.testing.assert_array_equal(found[row].atoms, expected.atoms)
 
 
 def test_featurize_bad_rows(cli, tmp_path):

@@ -63,12 +63,6 @@ def test_non_numeric_cells_are_noted(tmp_path):
     assert note.startswith(f"{path}: 2 cells of the column 't'")
 
 
-def test_quoted_names_and_inferred_targets(tmp_path):
-    (tmp_path / "t.csv").write_text('smiles,y,"T, K"\nC,1,290\nN,2,300\n')
-    dataset = load_dataset(DataConfig(str(tmp_path / "t.csv"), features='"T, K"'))
-    assert dataset.target_names == ["y"] and dataset.columns.tolist() == [[290], [300]]
-
-
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_booleans_become_one_and_zero(suffix, tmp_path):
     frame = pd.DataFrame({"smiles": list("CNOF"), "y": [1.0, 2, 3, 4], "t": [True, False, None, True]})

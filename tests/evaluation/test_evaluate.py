@@ -101,15 +101,6 @@ def test_evaluate_command_prints_the_scores(cli, run_directory, dataset, predict
     assert cli("evaluate", run_directory / "model.safetensors")[1] == cli("evaluate", run_directory)[1]
 
 
-def test_evaluate_command_on_another_file(cli, run_directory, predictor, tmp_path):
-    table = pd.DataFrame({"mol": ["CCO", "oops"], "gap": [1.5, 2.0], "smiles": ["no", "no"]})
-    table.to_csv(tmp_path / "other.csv", index=False)
-    flags = ("--dataset", tmp_path / "other.csv", "--smiles-column", "mol", "--targets", "gap")
-    code, out, err = cli("evaluate", run_directory, *flags)
-    assert code == 0 and "not evaluated for lack of a prediction: 1 molecule; the first" in err
-    assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
-
-
 def test_dataset_with_some_of_the_targets(cli, tmp_path):
     """Targets are matched by name in any order; the others have no labels."""
     model, smiles = gs.load("gap", "cpu"), ["CCO", "c1ccccc1", "CC(=O)N"]

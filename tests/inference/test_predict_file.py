@@ -69,22 +69,6 @@ def test_every_record_of_an_sdf_file_has_a_prediction_or_a_reason(predictor, tmp
     assert [f"record {n} of in.sdf" in output["error"][n - 1] for n in (2, 4, 6, 8, 10, 11)] == [True] * 6
 
 
-def test_folder_is_predicted_into_one_table(predictor, tmp_path, monkeypatch):
-    """Files are read in the order of their names; columns keep their types."""
-    smiles = ["C" * (1 + n % 9) if n % 7 else "oops" for n in range(50)]
-    table = pd.DataFrame({"n": range(50), "smiles": smiles})
-    (tmp_path / "tables").mkdir()
-    for name, rows in {"part-2": slice(31, None), "part-0": slice(0, 30), "part-1": slice(30, 31)}.items():
-        table[rows].to_parquet(tmp_path / "tables" / f"{name}.parquet", index=False)
-    (tmp_path / "tables" / "_SUCCESS").touch()
-    monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=8))
-    report = predict_file(predictor, tmp_path / "tables", tmp_path / "out.parquet")
-    assert (report.rows, report.failed) == (50, 8)
-    output = pd.read_parquet(tmp_path / "out.parquet")
-    assert list(output) == ["n", "smiles", "gap_ev_pred", "error"] and output[["n", "smiles"]].equals(table)
-    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
-
-
 def test_interrupted_prediction_keeps_the_former_output(predictor, tmp_path, monkeypatch):
     pd.DataFrame({"smiles": ["C"] * 50}).to_csv(tmp_path / "in.csv", index=False)
     (tmp_path / "out.csv").write_text("the old file")

@@ -72,11 +72,7 @@ def gap_from_orbitals(energies: np.ndarray, occupations: np.ndarray) -> float:
 
 
 def single_point(mol: Chem.Mol) -> Any:
-    """Results of ``tblite`` for a conformer by GFN2-xTB at its formal charge.
-
-    Raises:
-        Unlabelled: for an odd number of electrons, or without convergence.
-    """
+    """Results of ``tblite`` for a conformer by GFN2-xTB at its formal charge; raises Unlabelled."""
     from tblite.interface import Calculator
 
     numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])

@@ -29,11 +29,7 @@ _MEMORY = 1 << 35  # address space of a process in bytes; more means that a size
 
 
 def fuzz(name: str, numbers: range, seed: int, folder: Path, progress=lambda number: None) -> tuple[Counter, list]:
-    """Run some inputs of a target in this process.
-
-    Returns:
-        The counts of the outcomes (completed, rejected, failed), and ``(number, traceback)`` of each failed input.
-    """
+    """Run some inputs of a target in this process; return counts of the outcomes, and the failures."""
     from graphslice.chem.parse import MoleculeError
     from graphslice.errors import InputError
 

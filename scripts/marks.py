@@ -13,12 +13,7 @@ _OPTIONS = tomllib.loads((Path(__file__).parents[1] / ".mdformat.toml").read_tex
 
 
 def fill(text: str, content: Callable[[str], str | None]) -> str:
-    """Replace the marked parts of a text, and format it as ``make lint`` demands.
-
-    Args:
-        text: of a document.
-        content: returns the content of a part by its name, or None for a part that stays as it is.
-    """
+    """Replace the marked parts of a text for which ``content`` returns one, and format it as ``make lint`` demands."""
 
     def filled(match: re.Match) -> str:
         begin, name, end = filter(None, match.groups())

@@ -50,18 +50,12 @@ PERCENTILES = np.arange(101)
 
 @dataclass
 class OutOfFold:
-    """Predictions of R molecules for T endpoints, of one output each, by models that were trained without them.
+    """Predictions of R molecules for T endpoints, of one output each, by models that were trained without them."""
 
-    Attributes:
-        fold: ``int64 [R]``, the fold of each molecule.
-        network, kernel: ``float32 [R, T]``; those of a kernel are nan where an endpoint has none.
-        similarity: ``float32 [R]``, to the nearest training molecule.
-    """
-
-    fold: np.ndarray
-    network: np.ndarray
-    kernel: np.ndarray
-    similarity: np.ndarray
+    fold: np.ndarray  # int64 [R]
+    network: np.ndarray  # float32 [R, T]
+    kernel: np.ndarray  # float32 [R, T], nan where an endpoint has none
+    similarity: np.ndarray  # float32 [R], to the nearest training molecule
 
 
 def predict_out_of_fold(run: Path, data: MoleculeData, x: np.ndarray) -> OutOfFold:

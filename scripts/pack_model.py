@@ -26,11 +26,7 @@ EXACT = ("target_mean", "target_std")
 
 
 def strip_checkpoint(checkpoint: Checkpoint, bare: bool) -> Checkpoint:
-    """Remove paths and training settings from a checkpoint.
-
-    Raises:
-        ValueError: for a model with descriptors, tree ensembles or frozen layers.
-    """
+    """Remove paths and training settings from a checkpoint without descriptors, tree ensembles and frozen layers."""
     config = checkpoint.config
     if config.data.descriptors or checkpoint.stacking or config.trainer.freeze != "none":
         raise ValueError("models with descriptors, tree ensembles or frozen layers cannot be packaged")

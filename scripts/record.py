@@ -20,11 +20,7 @@ _SPLITS = ("valid", "test")
 
 
 def record(run: Path) -> dict:
-    """The line of a run.
-
-    Raises:
-        InputError: if the run directory lacks a file, such as that of a run that has not ended.
-    """
+    """The line of a run that has ended."""
     names = ("metrics.json", "training.json", "start.json")
     missing = [name for name in ("config.yaml", *names) if not (run / name).exists()]
     if missing:

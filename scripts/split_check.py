@@ -23,21 +23,12 @@ _SIDES = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class SplitOverlap:
-    """What stands on two sides of a split, or on three.
+    """Numbers of molecules and families (``graphslice.chem.hashes``) in several parts of a split."""
 
-    Attributes:
-        molecules: number of canonical SMILES that stand on several sides.
-        families: number of families that do (``graphslice.chem.hashes``): molecules that differ in salt, charge,
-            tautomer or stereochemistry alone share one.
-        test_molecules: number of test rows whose canonical SMILES stands in the training or validation set.
-        test_families: number of test rows whose family stands there.
-        test_rows: number of test rows.
-    """
-
-    molecules: int
+    molecules: int  # canonical SMILES in several parts
     families: int
-    test_molecules: int
-    test_families: int
+    test_molecules: int  # test rows whose canonical SMILES is in train or valid
+    test_families: int  # test rows whose family is there
     test_rows: int
 
     def describe(self) -> str:
@@ -50,13 +41,7 @@ class SplitOverlap:
 
 
 def check_split(smiles: Sequence[str], split: Sequence[str], name: str) -> SplitOverlap:
-    """Count the molecules and families on several sides of a split, and print one line about it on stderr.
-
-    Args:
-        smiles: R SMILES; those that are no molecule are left out.
-        split: the side of each: train, valid (or val) and test.
-        name: of the data, for the line.
-    """
+    """Count the molecules and families in several parts of a split, and print a line about the data on stderr."""
     sides = np.asarray(pd.Series(np.asarray(split, dtype=object)).replace("val", "valid"), dtype=object)
     arrays, reasons, _ = read_smiles(list(smiles))
     used = np.array([reason is None for reason in reasons], bool) & np.isin(sides, _SIDES)

@@ -41,11 +41,7 @@ def cells_of(text: str) -> NotebookNode:
 
 
 def execute(notebook: NotebookNode, folder: Path, seconds: int = 600) -> None:
-    """Run every cell in a kernel of this Python that works in a folder, and keep the outputs in the notebook.
-
-    Raises:
-        nbclient.exceptions.CellExecutionError: for the first cell that fails.
-    """
+    """Run every cell in a kernel of this Python that works in a folder, and keep the outputs in the notebook."""
     metadata = dict(notebook.metadata)
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     # Commands take what they print to for a file: no colours and no bars that move.

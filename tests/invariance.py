@@ -9,13 +9,7 @@ from rdkit import Chem
 def check_batch_independence(
     predict: Callable[[Sequence[str]], np.ndarray], molecules: Sequence[str], tolerance: float = 1e-5
 ) -> None:
-    """Check that predictions depend neither on the batch nor on how the SMILES is written.
-
-    Args:
-        predict: maps R SMILES to ``float [R]``.
-        molecules: SMILES, most of which can be written in several ways.
-        tolerance: largest allowed difference, in standard deviations of the predictions.
-    """
+    """Check that predictions depend neither on the batch nor on how the SMILES is written; tolerance in deviations."""
     expected = predict(molecules)
     std = expected.std()
     assert std > 0 and np.isfinite(expected).all()

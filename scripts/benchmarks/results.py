@@ -29,14 +29,7 @@ def append_results(path: Path, lines: Iterable[dict]) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser, tasks: Sequence[str], results: str, seeds: int = 5) -> None:
-    """Add the options that benchmarks on tables share.
-
-    Args:
-        parser: of the benchmark.
-        tasks: choices of ``--tasks``.
-        results: name of the file of results.
-        seeds: default number of seeds.
-    """
+    """Add the options that benchmarks on tables share; ``results`` is the name of the file of results."""
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder with tdc_admet/*.csv and the tables of MoleculeNet")
     add("--tasks", nargs="+", choices=tasks, default=list(tasks), metavar="TASK", help="in order")
@@ -45,15 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser, tasks: Sequence[str], results
 
 
 def run_missing(path: Path, work: Sequence[tuple[dict, Callable[[], list[dict]]]], jobs: int = 1) -> None:
-    """Compute the results that the file does not have, and append each when it is there.
+    """Append the results that a file does not have: what identifies a training, and what computes its lines.
 
-    Args:
-        path: the file.
-        work: what identifies each training, and the function that trains and returns the rest of its lines.
-        jobs: number of parallel trainings.
-
-    Raises:
-        SystemExit: at the end, if a command failed. Its message is printed, and the other trainings are done.
+    If a command fails, its message is printed, the others are run, and the process ends with an error.
     """
 
     def attempt(key: dict, compute: Callable[[], list[dict]]) -> bool:

@@ -39,19 +39,12 @@ class CommandError(Exception):
 
 @dataclass
 class Commands:
-    """Runs the commands of one method on one task and adds up their times.
-
-    Attributes:
-        folder: folder for their files and output.
-        threads: number of threads of each command.
-        seconds: wall-clock time of all commands.
-        cpu_seconds: processor time of all commands, which depends less on other work of the machine.
-    """
+    """Runs the commands of one method on one task, with files in a folder, and adds up their times."""
 
     folder: Path
     threads: int
-    seconds: float = field(default=0.0, init=False)
-    cpu_seconds: float = field(default=0.0, init=False)
+    seconds: float = field(default=0.0, init=False)  # wall-clock time
+    cpu_seconds: float = field(default=0.0, init=False)  # processor time, which depends less on other work
 
     def run(self, *words: object) -> None:
         command = [str(word) for word in words]
@@ -90,11 +83,7 @@ class Commands:
 
 
 class Chemprop:
-    """chemprop with its default settings.
-
-    Args:
-        command: the command, in a separate environment (``pip install chemprop==2.3.1``).
-    """
+    """chemprop with its default settings: a command in a separate environment (``pip install chemprop==2.3.1``)."""
 
     name = "chemprop"
 
@@ -126,17 +115,10 @@ class GraphSlice:
         self.name, self.version = name, version()
 
     def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
-        """Train on the training and validation rows of a table, and predict other molecules.
+        """Train on the training and validation rows of a table, and predict other molecules (column smiles).
 
-        Args:
-            table: table of the task.
-            molecules: R rows with only the column smiles.
-            seed: seed of the training.
-            commands: runs the commands, in its folder.
-
-        Returns:
-            ``float64 [R, T]`` by the names of the method and its components; for classes the probability of 1, nan
-            where there is no prediction.
+        Returns ``float64 [R, T]`` by the names of the method and its components: for classes the probability of 1, nan
+        where there is no prediction.
         """
         # It chooses its own validation rows, or folds, among all that are given.
         fit, ask = _write(table, molecules, commands.folder, valid="train")

@@ -21,19 +21,12 @@ _VALIDATION_SHARE = 0.125
 
 @dataclass(frozen=True)
 class Task:
-    """A table of molecules and what is asked of it.
-
-    Attributes:
-        name: of the task.
-        file: below the folder of the data.
-        metrics: names in :data:`METRICS`; the first is the task's own.
-        fixed_test: whether the table says itself which rows are for the test (column ``split``).
-    """
+    """A table of molecules and what is asked of it."""
 
     name: str
-    file: str
-    metrics: tuple[str, ...]
-    fixed_test: bool
+    file: str  # below the folder of the data
+    metrics: tuple[str, ...]  # names in METRICS; the first is the task's own
+    fixed_test: bool  # the column ``split`` has the rows of the test set
 
     @property
     def classes(self) -> bool:
@@ -67,19 +60,12 @@ TASKS = TDC | MOLECULE_NET
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a task for one seed.
-
-    Attributes:
-        task: whose rows they are.
-        smiles: R texts that RDKit can read.
-        labels: ``float64 [R, T]``, nan where there is none.
-        split: ``[R]``, train, valid or test.
-    """
+    """The rows of a task for one seed."""
 
     task: Task
-    smiles: np.ndarray
-    labels: np.ndarray
-    split: np.ndarray
+    smiles: np.ndarray  # R texts that RDKit can read
+    labels: np.ndarray  # float64 [R, T], nan where there is none
+    split: np.ndarray  # [R], train, valid or test
 
     @property
     def targets(self) -> list[str]:
@@ -98,13 +84,9 @@ class Table:
 
 
 def read_table(task: Task, data: Path, seed: int) -> Table:
-    """The rows of a task. Rows that RDKit cannot read are left out, before the split. A line on stderr counts the
-    molecules and families that stand on several sides of it.
+    """The rows of a task with a split by a seed, without those that RDKit cannot read.
 
-    Args:
-        task: one of :data:`TASKS`.
-        data: the folder of the data.
-        seed: of the split.
+    A line on stderr counts the molecules and families that are in several parts of the split.
     """
     frame = pd.read_csv(data / task.file)
     smiles_column = "mol" if "mol" in frame else "smiles"
@@ -186,13 +168,7 @@ METRICS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], float], bool]] = {
 
 
 def score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Compute the mean of a metric over targets, without missing labels and targets with a single class.
-
-    Args:
-        metric: a name in :data:`METRICS`.
-        labels: ``float64 [R, T]``, nan where unknown.
-        predictions: ``float64 [R, T]``; for classes the probability of 1.
-    """
+    """Mean of a metric over the targets of ``float64 [R, T]``, without those whose labels have a single class."""
     function, _ = METRICS[metric]
     scores = []
     for true, predicted in zip(labels.T, predictions.T, strict=True):

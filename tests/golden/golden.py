@@ -141,9 +141,7 @@ def predict_file(model: object, table: Path, *options: object, inputs: int = 3) 
 def differing_rows(model: Any, table: Path, recorded: dict[str, Any], texts: bool, nearest: bool) -> list[int]:
     """Predict the complete rows of a file by the Python interface, together and every third alone.
 
-    Returns:
-        The rows whose prediction, or whether there is a reason, is not that of the command line. The script ends if a
-        row has another prediction alone than together with the others.
+    Return the rows whose prediction is not that of the command line. The script ends if a row has another one alone.
     """
     numbers = [number for number, row in enumerate(file_rows(table)) if len(row) == 3]
     smiles = [row[1] for row in file_rows(table) if len(row) == 3]
@@ -437,15 +435,7 @@ def differences(
     texts: bool = False,
     agreement: Agreement | None = None,
 ) -> Iterator[str]:
-    """Compare two nested values, and yield a line for every difference.
-
-    Args:
-        old, new: dicts, lists, numbers, texts, booleans or None.
-        path: where they are, for the lines.
-        tolerance: relative and absolute difference of numbers that counts as none.
-        texts: compare the texts of reasons too.
-        agreement: counts all pairs of numbers.
-    """
+    """Compare two nested values, and yield a line for every difference beyond the relative and absolute tolerance."""
     further = (tolerance, texts, agreement)
     if isinstance(old, dict) and isinstance(new, dict) and {"columns", "rows"} <= old.keys() & new.keys():
         old, new = as_records(old), as_records(new)

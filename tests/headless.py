@@ -33,7 +33,7 @@ class Browser:
         os.close(child_read)
         os.close(child_write)
         self._buffer, self._number, self._session, self.events = b"", 0, None, []
-        target = self.call("Target.getTargets")["targetInfos"][0]["targetId"]
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")

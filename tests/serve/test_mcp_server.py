@@ -93,7 +93,6 @@ def test_predict_file(server, folder):
     (folder / "json.py").write_text("raise SystemExit('a module of the folder was imported')")
     document = server.call("predict_file", table="demo.csv", out="predicted.csv")
     assert document["total"] == 60 and len(pd.read_csv(folder / "predicted.csv")) == 60
-    assert "predicted.csv exists already" in server.fail("predict_file", table="demo.csv", out="predicted.csv")
 
 
 def test_a_packaged_model_is_not_replaced_by_a_folder_of_its_name(server, folder):

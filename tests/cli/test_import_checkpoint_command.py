@@ -4,21 +4,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from original_models import ORIGINALS, original
+from original_models import original
 
 from graphslice import InputError
 from graphslice.originals import import_checkpoint
 from graphslice.runs.checkpoint import write_run_directory
 
 
-@pytest.mark.parametrize("name", ORIGINALS)
-def test_import_checkpoint(name, cli, tmp_path):
+def test_import_checkpoint(cli, tmp_path):
     """What the original predicts, from a Lightning file of its weights."""
-    (state, smiles, expected), mixer = original("reference_checkpoint", name), ORIGINALS[name]
-    flags = ["--mixer", mixer] if mixer == "slice-ascend" else []
+    state, smiles, expected = original("reference_checkpoint", "sliceformer_ascend")
     torch.save({"state_dict": state, "epoch": 3}, tmp_path / "original.pt")
-    code, out, _ = cli("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run", *flags, "--target", "gap")
-    assert code == 0 and f"{mixer}, 2 layers, 32 channels, 4 heads" in out
+    flags = ["--mixer", "slice-ascend", "--target", "gap"]
+    code, out, _ = cli("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run", *flags)
+    assert code == 0 and "slice-ascend, 2 layers, 32 channels, 4 heads" in out
     pd.DataFrame({"smiles": smiles}).to_csv(tmp_path / "in.csv", index=False)
     code, _, err = cli("predict", tmp_path / "run", tmp_path / "in.csv", "-o", tmp_path / "out.csv")
     assert (code, err) == (0, "")

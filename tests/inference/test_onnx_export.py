@@ -122,7 +122,6 @@ def test_onnx_runtime_computes_every_mixer(tmp_path):
         {
             "tasks": [LOG, Task("y", positive=True)],
             "mixer": "map-only",
-            "layers": 2,
             "loss": "gaussian",
             "readout": "mean+max+quantiles+sum+atomwise+token",
             "data": DataConfig(features="rdkit2d,weight"),

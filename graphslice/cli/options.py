@@ -346,7 +346,8 @@ def file_progress(what: str, source: Path | list[str], parts: int = 1) -> Abstra
     from graphslice.data.tables import count_rows
     from graphslice.system.console import molecule_progress, standard_error
 
-    return molecule_progress(what, (count_rows(source) or 0) // parts, standard_error())
+    total = count_rows(source)
+    return molecule_progress(what, total and total // parts, standard_error())
 
 
 def add_output_file(parser: ArgumentParser, text: str, required: bool = False) -> None:

@@ -54,6 +54,13 @@ def test_existing_file_is_replaced_only_on_request(command, cli, run_directory, 
         assert code == 2 and "is an input file" in err and table.read_text() == "smiles\nCCO\n"
 
 
+def test_progress_of_compressed_files_has_no_total(cli, run_directory, tmp_path, monkeypatch):
+    monkeypatch.setattr("graphslice.system.console._LINE_SECONDS", 0)
+    pd.DataFrame({"smiles": ["CCO"] * 3}).to_csv(tmp_path / "in.csv.gz", index=False)
+    _, _, err = cli("predict", run_directory, tmp_path / "in.csv.gz", "-o", tmp_path / "out.csv")
+    assert "predicting: 3, " in err and "left" not in err
+
+
 @pytest.mark.parametrize("name", ["data/missing.txt", "my new compounds.xlsm"])
 def test_missing_file_is_no_smiles(name, run_directory, cli, tmp_path):
     code, _, err = cli("predict", run_directory, name, "-o", tmp_path / "out.csv")

@@ -14,7 +14,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -113,7 +113,7 @@ def is_table_name(name: str) -> bool:
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
     """Open a table, ``.smi`` file (columns ``smiles``, ``name``) or folder of such files, read in order of their names.
     Those must have the same columns, of the same types. Damage may be found only while the chunks are read."""
-    files = table_files(path)
+    files = _files_with_rows(path)
     with _open_file(files[0], rows) as first:
         if len(files) == 1:
             yield first
@@ -129,8 +129,8 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
                         schema = schema or chunk.table.schema
                         if chunk.table.schema != schema:
                             raise InputError(
-                                f"{file} has other columns than {files[0].name}, or of other types: the files of a "
-                                "folder must have the same columns and types"
+                                f"columns of {file} have other types than those of {files[0].name}: the files of a "
+                                "folder must have the same types"
                             )
                         yield chunk
 
@@ -147,7 +147,7 @@ def open_shard(shard: Shard, rows: int = 8192) -> AbstractContextManager[TableSt
 def list_shards(path: Path, rows: int) -> list[Shard]:
     """Divide a file or the files of a folder into shards: Parquet files into parts of at most so many rows."""
     shards = []
-    for file in table_files(path):
+    for file in _files_with_rows(path):
         file = file.resolve()  # for processes with another working directory
         if not _has_suffix(file, PARQUET_SUFFIXES):
             shards.append(Shard(file))
@@ -170,7 +170,7 @@ def reject_other_atom_order(path: Path) -> None:
 
 
 def table_files(path: Path) -> list[Path]:
-    """Return the files that :func:`open_table` reads, in order: those of a folder, or the file itself."""
+    """Return the files of a table in order: those of a folder, or the file itself."""
     if path.is_dir():
         hidden = (".", "_", "~")  # Excel keeps a file ~$NAME of a workbook that is open
         files = sorted(
@@ -178,18 +178,25 @@ def table_files(path: Path) -> list[Path]:
         )
         if not files:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
-        # Distributed jobs regularly write some files without rows.
-        return [file for file in files if not _has_no_rows(file)] or files[:1]
+        return files
     check_file(split_sheet(path)[0])
     return [path]
 
 
-def _has_no_rows(file: Path) -> bool:
-    try:
-        with _open_file(file, 1):
-            return False
-    except EmptyTableError:
-        return True
+def _files_with_rows(path: Path) -> list[Path]:
+    """Return the files of a table without the empty ones, which distributed jobs regularly write; of only empty files
+    the first. InputError: one has other columns than the first."""
+    files, columns = table_files(path), dict[Path, list[str]]()
+    if len(files) == 1:
+        return files
+    for file in files:
+        with suppress(EmptyTableError), _open_file(file, 1) as table:
+            columns[file] = table.columns
+            first = next(iter(columns))
+            if table.columns != columns[first]:
+                reason = "the files of a folder must have the same columns in the same order"
+                raise InputError(f"{file} has other columns than {first.name}: {reason}")
+    return list(columns) or files[:1]
 
 
 def count_rows(path: Path) -> int | None:

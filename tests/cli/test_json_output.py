@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from json_documents import document_of, parse
+from pyarrow.parquet import write_table
 
 import graphslice as gs
 from graphslice.cli.main import JsonOutput, main
@@ -84,11 +85,11 @@ def test_rows_are_written_while_they_come():
 
 
 def test_error_after_some_rows_completes_the_document(fail, run_directory, tmp_path):
-    for number, header in enumerate(("smiles", "other")):
-        (tmp_path / f"{number}.csv").write_text(f"{header}\n" + "CCO\n" * 3)
+    for number, values in enumerate((["1"] * 3, [1] * 3)):
+        write_table(pa.table({"smiles": ["CCO"] * 3, "n": values}), tmp_path / f"{number}.parquet")
     document = fail("predict", run_directory, tmp_path)
     assert [row["smiles"] for row in document["rows"]] == ["CCO"] * 3
-    assert "must have the same columns" in document["error"] and "total" not in document
+    assert "other types" in document["error"] and "total" not in document
     document = fail("predict", run_directory, "C[N", "C(")  # no prediction at all
     assert document["rows"][0]["error"] and "no row can be used" in document["error"]
 

@@ -113,6 +113,14 @@ def test_folder_of_other_tables_is_rejected(folder, predictor):
     assert sorted(contents(folder)) == ["a.parquet", "b.csv"]
 
 
+def test_folder_of_different_columns_is_rejected_before_prediction(folder, predictor, tmp_path):
+    """Readers of the folder of predictions would leave out columns that its first file does not have."""
+    (folder / "c.csv").write_text("id,SMILES\n43,C\n")
+    with pytest.raises(InputError, match=r"c\.csv has other columns than a\.parquet"):
+        predict_shards(predictor, folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_command_continues_after_a_kill(start, cli, run_directory, tmp_path):
     (tmp_path / "in").mkdir()
     for name, rows in {"a.csv": 50, "b.csv": 20_000}.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -47,14 +47,14 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.data.featurize import featurizer_pool
 
     listener = _listen(options.host, options.port)
-    with listener, featurizer_pool(workers=2) as pool:
+    with listener, featurizer_pool(workers=2) as pool, ThreadPoolExecutor(1) as thread:
         service = Service(pool, options.max_molecules, options.time_limit)
         is_local = options.host in ("127.0.0.1", "localhost", "::1")
         app = create_app(service, hosts=("localhost", "127.0.0.1", "[::1]") if is_local else None)
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],))  # /ready responds while models are loaded
-        thread.start()
+        # In a thread, since /ready responds while models are loaded; not joined, since a signal would end the wait.
+        running = thread.submit(server.run, [listener])
         try:
             models = _load_models(options.models, options.device)
             service.serve([ServedModel(name, model, pool) for name, model in models])
@@ -62,10 +62,11 @@ def run(options: Namespace, arguments: list[str]) -> None:
             address = f"http://{host}:{listener.getsockname()[1]}"
             names = ", ".join(service.models)
             print(f"serving {names} at {address}, the API at {address}/docs; Ctrl-C stops", flush=True)
-            thread.join()
+            while not wait([running], 0.5).done:  # short: a signal just before it is only handled after it
+                pass
         finally:
             server.should_exit = True
-            thread.join()
+            running.result()
             service.close()
 
 

@@ -5,7 +5,9 @@ import re
 import signal
 import socket
 import sys
+import time
 from http.client import HTTPConnection
+from urllib.request import urlopen
 
 import pytest
 
@@ -62,13 +64,22 @@ def test_a_process_serves_until_ctrl_c(start, wait_for_exit, run_directory, pred
     connection.close()
     assert post("/draw", b'{"smiles": ["CCO", "oops"]}')[1]["svg"][1] is None  # drawn by a child process
     assert post("/predict", body) == (status, content)
-    process.send_signal(signal.SIGINT)
+    connection.putrequest("POST", "/predict")
+    connection.putheader("content-type", "application/json")
+    connection.putheader("content-length", str(len(body)))
+    connection.endheaders(body[:9])
+    while b"requests_waiting 1.0" not in urlopen(f"http://127.0.0.1:{port}/metrics").read():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)  # what is in progress is completed
+    time.sleep(0.5)
+    connection.send(body[9:])
+    assert json.loads(connection.getresponse().read()) == content
     code, _, err = wait_for_exit(process)
     *requests, last = err.splitlines()
     assert (code, last) == (130, "graphslice: stopped")
-    assert [line.split()[1:4] for line in requests] == [
-        ["POST", path, status]
-        for path, status in (("/predict", "200"), ("/predict", "413"), ("/draw", "200"), ("/predict", "200"))
+    statuses = [*zip(("/predict", "/predict", "/draw", "/predict"), ("200", "413", "200", "200"), strict=True)]
+    assert [line.split()[1:4] for line in requests if "/metrics" not in line] == [
+        ["POST", path, status] for path, status in [*statuses, ("/predict", "200")]
     ]
 
 

@@ -287,7 +287,7 @@ def _page_file(content: bytes, media_type: str) -> Callable[[], Response]:
     return lambda: Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
 
 
-def _problem(request: Request, error: Exception) -> Response:
+async def _problem(request: Request, error: Exception) -> Response:
     """Make of every error a status and a JSON object with one sentence."""
     status, sentence = 500, "internal error: see the log of the server"
     headers: Mapping[str, str] | None = None

@@ -25,7 +25,6 @@ pytest.importorskip("fastapi_offline")
 pytest.importorskip("httpx2")
 pytest.importorskip("prometheus_client")
 
-from fastapi import HTTPException
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -230,21 +229,33 @@ def test_a_request_that_is_over_gives_up_its_slow_molecules(model, monkeypatch):
 
 
 def test_a_request_is_503_if_the_server_stops_before_it_ends(served):
-    release = threading.Event()
-    request = SimpleNamespace(is_disconnected=lambda: asyncio.sleep(0), state=SimpleNamespace())
-    service = Service(None, 9, 60)
-    slow = SimpleNamespace(name="slow", model=served.model, predict=lambda *_: release.wait(30) and [])
+    started, release, service, sent = threading.Event(), threading.Event(), Service(None, 9, 60), []
+
+    def predict(*_: object) -> list:
+        started.set()
+        release.wait(30)
+        return []
+
+    service.serve([SimpleNamespace(name="slow", model=served.model, predict=predict)])
+    messages = [{"type": "http.request", "body": b'{"smiles": ["C"]}'}]
+    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b""}
+    scope |= {"headers": [(b"content-type", b"application/json")]}
+
+    async def receive() -> dict:
+        return messages.pop() if messages else await asyncio.Future()
+
+    async def send(message: dict) -> None:
+        sent.append(message)
 
     async def stop() -> None:
-        service.serve([slow])
-        task = asyncio.create_task(service.predict(app_module.PredictRequest(smiles=["C"]), request))
-        await asyncio.sleep(0.1)
+        task = asyncio.create_task(create_app(service)(scope, receive, send))
+        await asyncio.to_thread(started.wait)
         task.cancel()
-        await task
+        await asyncio.sleep(0)  # asyncio.run cancels it again
 
-    with pytest.raises(HTTPException, match="503: the server is stopping"):
-        asyncio.run(stop())
+    asyncio.run(stop())
     release.set()
+    assert sent[0]["status"] == 503 and b"the server is stopping" in sent[1]["body"]
 
 
 def test_responses_have_the_properties_of_the_schema(client):

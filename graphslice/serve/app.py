@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from http import HTTPStatus
@@ -157,6 +157,8 @@ class Service:
         self._pool, self.max_molecules, self._seconds = pool, max_molecules, seconds
         self._waiting = ThreadPoolExecutor(_MAX_REQUESTS, "graphslice-request")
         self._explaining = ThreadPoolExecutor(1, "graphslice-explain")
+        # Requests of more than a chunk, one to parse and one to predict: more would reach the time limit together.
+        self._large = asyncio.Semaphore(2)
 
     def serve(self, models: Sequence[ServedModel]) -> None:
         """Begin to serve models; before, endpoints that need one respond with 503."""
@@ -188,7 +190,7 @@ class Service:
         rows: list[dict[str, Any]] = []
         over = threading.Event()
         try:
-            async with self._time_limit():
+            async with self._time_limit(), self._large if count > _CHUNK else nullcontext():
                 for start in range(0, count, _CHUNK):
                     if await request.is_disconnected():
                         break

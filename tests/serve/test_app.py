@@ -209,6 +209,26 @@ def test_a_request_that_takes_too_long_is_503_while_the_server_stays_responsive(
         assert predict(client, ["CCO"], model="tiny")[0]["error"] is None
 
 
+def test_of_many_large_requests_the_first_are_completed(served, monkeypatch):
+    """All of them in turn would reach the time limit together, and none would be completed."""
+    monkeypatch.setattr(app_module, "_CHUNK", 1)
+    service, order = Service(None, 9, 60), []
+
+    def predict(smiles: list[str], *_: object) -> list:
+        order.extend(smiles)
+        return []
+
+    service.serve([SimpleNamespace(name="m", model=served.model, predict=predict)])
+    request = SimpleNamespace(is_disconnected=lambda: asyncio.sleep(0), state=SimpleNamespace())
+    bodies = [app_module.PredictRequest(smiles=[f"{number}"] * 3) for number in range(6)]
+
+    async def send_all() -> None:
+        await asyncio.gather(*(service.predict(body, request) for body in bodies))
+
+    asyncio.run(send_all())
+    assert sorted(order[:6]) == [*"000111"] and sorted(order) == [*"000111222333444555"]
+
+
 def test_a_slow_molecule_costs_its_row_while_others_are_predicted(model, monkeypatch):
     monkeypatch.setattr("graphslice.chem.workers.ROW_SECONDS", 3)
     slow = "O%10" + "C1CCC(CC1)O" * 26 + "%10"

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from urllib.parse import urljoin
 
 import numpy as np
 import openpyxl
@@ -340,6 +341,18 @@ def test_page_and_documentation_load_nothing_from_elsewhere(client):
     assert {*paths} == {"/predict", "/explain", "/read", "/draw", "/health", "/ready", "/models"}
     assert client.get("/page/../app.py").status_code == client.get("/../cli/serve.py").status_code == 404
     assert client.get("/predict").json() == {"error": "GET /predict: method not allowed; see /docs"}
+
+
+def test_the_page_works_below_a_path_that_a_proxy_removes(client):
+    page = "http://localhost:8000/tools/graphslice/"
+    urls, names = re.compile(r"""(?:src=|href=|from |import\(|api\()["'`]([^"'`?]+)"""), ["./"]
+    for name in names:
+        assert urljoin(page, name).startswith(page)
+        response = client.get(urljoin(page, name).removeprefix(page))
+        assert response.status_code in (200, 405), name  # 405: takes POST
+        if name.endswith((".js", "/")) and "openchemlib" not in name:
+            names += [url for url in urls.findall(response.text) if not url.startswith("data:") and url not in names]
+    assert {"page.css", "./common.js", "./openchemlib.js", "docs", "predict", "explain", "draw", "read"} < {*names}
 
 
 def workbook(*rows: list) -> bytes:

@@ -1,5 +1,5 @@
 // What a cell says: the number of a target, its colour, and the lines of its card.
-import { element } from "/common.js";
+import { element } from "./common.js";
 
 // Words of the colours, by which cells can be filtered, and of the legend.
 export const GRADES = { good: "good", between: "between", bad: "bad", unsure: "unsure (more than one class is possible, or a wide interval) or outside the domain" };

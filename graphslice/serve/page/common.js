@@ -49,7 +49,7 @@ async function draw() {
   isDrawing = true;
   for (let empty; (empty = [...document.querySelectorAll(".picture:empty")]).length; ) {
     const smiles = [...new Set(empty.map((one) => one.dataset.smiles))].filter((one) => !drawings.has(one)).slice(0, DRAWN_AT_ONCE);
-    const { svg } = smiles.length ? await api("/draw", { smiles }).catch(() => ({})) : { svg: [] };
+    const { svg } = smiles.length ? await api("draw", { smiles }).catch(() => ({})) : { svg: [] };
     if (!svg) break;  // the next picture tries again
     smiles.forEach((one, i) => drawings.set(one, svg[i] ?? null));
     for (const one of empty.filter((each) => drawings.has(each.dataset.smiles))) {

@@ -1,7 +1,7 @@
 // One to three molecules in full, side by side, with the contributions of their atoms.
-import { api, element, picture, svgImage } from "/common.js";
-import { colour, grade, percentileOfDrugs, read, withUnit } from "/cells.js";
-import { featureColumns } from "/input.js";
+import { api, element, picture, svgImage } from "./common.js";
+import { colour, grade, percentileOfDrugs, read, withUnit } from "./cells.js";
+import { featureColumns } from "./input.js";
 
 export function compare(dialog, table, indices, level) {
   const { model } = table, close = element("button", { type: "button", textContent: "Close", onclick: () => dialog.close() });
@@ -63,7 +63,7 @@ async function fill(table, index, target, cell) {
   try {
     const { columns: lists } = molecule.header ? featureColumns(model, [molecule]) : { columns: {} };
     const columns = Object.fromEntries(Object.entries(lists).map(([name, [value]]) => [name, value]));
-    const found = await api("/explain", { smiles: table.rows[index].smiles, model: model.name, target, columns });
+    const found = await api("explain", { smiles: table.rows[index].smiles, model: model.name, target, columns });
     const image = svgImage(found.svg, { alt: `contributions of the atoms to ${found.quantity}` });
     cell.replaceChildren(image, element("small", { textContent: found.warning ?? "" }));
   } catch (error) {

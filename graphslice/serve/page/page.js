@@ -1,9 +1,9 @@
 // The page of graphslice serve: reads molecules, asks the API in batches, and shows what it returns.
-import { $, api, element } from "/common.js";
-import { GRADES, describe, describeColumn } from "/cells.js";
-import { compare } from "/compare.js";
-import { featureColumns, readLine, readTable } from "/input.js";
-import { Table } from "/table.js";
+import { $, api, element } from "./common.js";
+import { GRADES, describe, describeColumn } from "./cells.js";
+import { compare } from "./compare.js";
+import { featureColumns, readLine, readTable } from "./input.js";
+import { Table } from "./table.js";
 
 const BATCH = 250, FILE_BYTES = 2e7, RETRY = 2000;
 const EXAMPLE = `CC(=O)Oc1ccccc1C(=O)O aspirin
@@ -58,7 +58,7 @@ async function openFile() {
   try {
     if (!/\.(xlsx|sdf)$/i.test(file.name)) return setText(await file.text());
     say("Reading the file …");
-    const { csv, notes } = await api(`/read?name=${encodeURIComponent(file.name)}`, file);
+    const { csv, notes } = await api(`read?name=${encodeURIComponent(file.name)}`, file);
     setText(csv);
     say(notes.join(". "));
   } catch (error) {
@@ -90,7 +90,7 @@ async function predict() {
       const part = (all) => all.slice(start, start + size);
       const columns = Object.fromEntries(Object.entries(read.columns).map(([name, all]) => [name, part(all)]));
       const body = { smiles: part(molecules).map((one) => one.smiles), model: model.name, interval: level, nearest: model.calibrated, columns };
-      const { rows } = await api("/predict", body, running.signal);
+      const { rows } = await api("predict", body, running.signal);
       const isFirst = $("results").hidden;
       $("results").hidden = false;
       table.add(rows);
@@ -204,7 +204,7 @@ document.addEventListener("scroll", () => showCard(null), true);
 document.addEventListener("keydown", (event) => event.key === "Escape" && showCard(null));
 $("draw").ontoggle = async () => {
   if (editor || !$("draw").open) return;
-  const { CanvasEditor } = await import("/openchemlib.js");
+  const { CanvasEditor } = await import("./openchemlib.js");
   editor = new CanvasEditor($("editor"));
 };
 $("add").onclick = () => {
@@ -217,7 +217,7 @@ $("add").onclick = () => {
 
 async function start() {
   try {
-    ({ models, max_molecules: maxMolecules } = await api("/models"));
+    ({ models, max_molecules: maxMolecules } = await api("models"));
     $("model").replaceChildren(...models.map(({ name }) => element("option", { textContent: name })));
     say("");
     showModel();

@@ -1,6 +1,6 @@
 // The table of predictions: rows that are sorted, filtered and chosen, of which only those in view are elements.
-import { drawSoon, element, picture } from "/common.js";
-import { bar, colour, grade, read } from "/cells.js";
+import { drawSoon, element, picture } from "./common.js";
+import { bar, colour, grade, read } from "./cells.js";
 
 const FEW = 6, MOST_CHOSEN = 3, MARGIN = 6, CACHED = 600, DOMAIN = "in_domain";
 const collator = new Intl.Collator(undefined, { numeric: true });

@@ -255,9 +255,9 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
         version=__version__,
         description="Molecular properties from SMILES. The page for the browser is at [/](/).",
     )
-    app.get("/health", responses=_OF_ALL)(service.health)
-    app.head("/health", include_in_schema=False)(service.health)
-    app.get("/ready", responses=_OF_ALL)(service.ready)
+    for path, probe in (("/health", service.health), ("/ready", service.ready)):
+        app.get(path, responses=_OF_ALL)(probe)
+        app.head(path, include_in_schema=False)(probe)
     metrics = Metrics(lambda: len(service.models))
     app.get("/metrics", include_in_schema=False)(metrics.text)
     app.get("/models", responses=_OF_ALL)(service.describe)

@@ -438,6 +438,7 @@ def test_a_server_without_its_models_is_alive_but_not_ready(served):
     assert [(one.status_code, one.headers["retry-after"]) for one in responses] == [(503, "5")] * 4
     assert all("are being loaded" in one.json()["error"] for one in responses)
     service.serve([served])
+    assert client.head("/ready").status_code == client.head("/health").status_code == 200  # as load balancers ask
     assert client.get("/ready").json() == {"status": "ok"} and "models_loaded 1.0" in client.get("/metrics").text
 
 

@@ -21,7 +21,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from importlib import import_module
 from types import ModuleType
@@ -214,16 +214,12 @@ class PlainHelp(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         return action.help or ""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        options = _shown_options(action.option_strings)
+        # Not the other forms: with underscores, and with the section of the data.
+        options = [option for option in action.option_strings if "_" not in option and not option.startswith("--data.")]
         if not options or action.nargs == 0:
             return ", ".join(options) or super()._format_action_invocation(action)
         value = self._format_args(action, str(action.metavar or "VALUE"))
         return f"{', '.join(options)} {value}"
-
-
-def _shown_options(options: Sequence[str]) -> list[str]:
-    """Leave out the other forms of options: with underscores, and with the section of the data."""
-    return [option for option in options if "_" not in option and not option.startswith("--data.")]
 
 
 def _load(module: str) -> None:
@@ -239,9 +235,9 @@ def _load(module: str) -> None:
         gc.enable()
 
 
-def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, dict[str, str]]:
-    """Build the parser; return it with the module of the called command, the only one imported, and the help of all
-    options."""
+def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, list[str]]:
+    """Build the parser; return it with the module of the called command, the only one imported, and the names of all
+    commands and options."""
     formatter = FullHelp if HELP_ALL in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",
@@ -280,20 +276,15 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, di
                 )
             subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)
-    helps = {option: str(action.help) for action in actions for option in action.option_strings}
-    return parser, called, dict.fromkeys(COMMANDS, "") | helps
+    return parser, called, [*COMMANDS, *(option for action in actions for option in action.option_strings)]
 
 
 def _command_line(name: str) -> str:
     return textwrap.fill(f"{name:<18}{COMMANDS[name]}", 78, subsequent_indent=" " * 18, break_on_hyphens=False)
 
 
-def _usage_error(message: str, known: dict[str, str]) -> str:
-    """Return an error of the parser with the nearest of the known options or commands, whose helps are given."""
-    if match := re.fullmatch(r"argument (\S+): expected (?:one|at least one) argument", message):
-        option = [*(options := match[1].split("/"))[:1], *_shown_options(options)][-1]
-        meaning = re.split("[:;]", known[option])[0]
-        return f"{option} needs a value" + f": {meaning}" * (meaning not in ("None", argparse.SUPPRESS))
+def _usage_error(message: str, known: Iterable[str]) -> str:
+    """Return an error of the parser with the nearest of the known options and commands."""
     if match := re.search(r'Parser key "([\w.]+)":.*(?:Got|Given) value: (.*)', message, re.DOTALL):
         kinds = " or ".join(dict.fromkeys(re.findall(r"[Ee]xpected an? <class '(?!NoneType)(\w+)'>", message)))
         return f"--{match[1]} must be {kinds or 'another value'}, not {match[2].strip()!r}"

@@ -30,7 +30,7 @@ from graphslice.config import (
     read_yaml,
 )
 from graphslice.config.reading import check_keys, meanings, merge_sections, nested, parse_value, read_preset
-from graphslice.errors import InputError, check_file, nearest_path, shell_command, shown
+from graphslice.errors import InputError, check_file, shell_command
 from graphslice.system.console import remark
 from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 
@@ -196,19 +196,15 @@ def check_only_resume(arguments: list[str]) -> None:
 
 
 @contextmanager
-def stoppable(started: Path, command: str, console: Console, resumed: bool = False) -> Iterator[None]:
-    """Context manager of a run that Ctrl-C stops: it prints the command that continues the run, and exits; not if the
-    run is not ``resumed`` and has not yet written its file ``started``."""
+def stoppable(started: Path, command: str, console: Console) -> Iterator[None]:
+    """Context manager of a run that Ctrl-C stops: it prints the command that continues the run, and exits; not if there
+    is no file ``started`` yet."""
     from graphslice.system.processes import is_first_process
 
-    def written() -> int | None:
-        return started.stat().st_mtime_ns if started.is_file() else None
-
-    before = None if resumed else written()
     try:
         yield
     except KeyboardInterrupt:
-        if written() == before:
+        if not started.is_file():
             raise
         if is_first_process():
             console.out(f"stopped; continue with: {command}", highlight=False)
@@ -304,30 +300,12 @@ def molecule_source(molecules: list[str]) -> Path | list[str]:
         name = _standard_input() if molecules[0] == "-" else molecules[0]
         if name.lower().endswith(_OTHER_FILES):
             check_file(Path(name))
-        if is_table_name(name) or os.path.exists(name):
-            return Path(name)
-        _check_smiles(name)
-        return molecules
+        return Path(name) if is_table_name(name) or os.path.exists(name) else molecules
     if files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]:
         raise InputError(
             f"{files[0]} is given together with other arguments: give one file, one folder of files, or SMILES only"
         )
     return molecules
-
-
-def _check_smiles(word: str) -> None:
-    """Raise InputError for a word that is no SMILES; RDKit may take long for an intricate one, which is left alone."""
-    from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule, rdkit_messages_blocked
-    from graphslice.chem.workers import is_intricate
-
-    try:
-        if not is_intricate(word):
-            with rdkit_messages_blocked():
-                parse_molecule(word, MAX_ATOMS)
-    except MoleculeError as error:
-        if str(error).startswith("not a valid SMILES"):
-            reason, near = str(error).removeprefix("not "), nearest_path(Path(word))
-            raise InputError(f"{shown(word)} is neither a file nor {reason}{near}") from None
 
 
 def _standard_input() -> str:
@@ -382,14 +360,10 @@ def reject_pretrained(model: str) -> None:
 
 def load_model(options: Namespace) -> Predictor:
     """Load the model of the command line onto its device."""
-    from graphslice.data.tables import is_table_name
     from graphslice.inference import load
     from graphslice.runs.run_files import run_directory_of, unfinished_note
 
     first, *others = options.model if isinstance(options.model, list) else [options.model]
-    if is_table_name(first) and (models := others or options.get("molecules")):
-        command = shell_command(["graphslice", options.command, *models, first])
-        raise InputError(f"{first} is a table, and the model comes first: {command}")
     predictor = load(first, options.device or None, others)
     for model in (first, *others):
         if note := unfinished_note(run_directory_of(model)):

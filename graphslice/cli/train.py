@@ -48,7 +48,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     else:
         config = build_config(options)
         folder = Path(options.out) if options.out else default_run_directory(config.data)
-    with stoppable(folder / CONFIG, resume_command(folder), console, resumed=bool(options.resume)):
+    with stoppable(folder / CONFIG, resume_command(folder), console):
         if options.resume:
             result = resume(folder, console=console)
         else:

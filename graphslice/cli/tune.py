@@ -64,7 +64,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         config = build_config(options)
         folder = Path(options.out) if options.out else Path("tuned") / default_run_directory(config.data).name
     command = shell_command(["graphslice", "tune", "--resume", str(folder)])
-    with stoppable(folder / STUDY, command, console, resumed=bool(options.resume)):
+    with stoppable(folder / STUDY, command, console):
         if options.resume:
             result = resume(folder, console=console)
         else:

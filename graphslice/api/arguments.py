@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,7 @@ def _to_table(columns: Mapping[str, Any]) -> pa.Table:
     """Build an Arrow table from columns by name; rows are numbered, and the index of a Series is ignored."""
     import pandas as pd
 
-    values = {name: one.reset_index(drop=True) if isinstance(one, pd.Series) else one for name, one in columns.items()}
-    lengths = {name: len(one) for name, one in values.items() if isinstance(one, Sized) and not isinstance(one, str)}
-    if len({*lengths.values()}) > 1:  # pandas would pad the shorter Series
-        counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-        raise InputError(f"the columns do not form a table: their lengths are {counts}")
+    values = {name: one.array if isinstance(one, pd.Series) else one for name, one in columns.items()}
     return as_table(pd.DataFrame(values))
 
 

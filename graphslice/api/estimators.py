@@ -21,15 +21,14 @@ from graphslice.api.fitting import base_config, fit
 from graphslice.api.model import Model, load
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import RunConfig, split_words
-from graphslice.config.reading import flattened
 from graphslice.data.loaders import column_names, is_frame
 from graphslice.errors import InputError, check_choice, quoted_list
 from graphslice.inference.files import compute_embeddings, embedding_column
 from graphslice.inference.inputs import as_molecules, frame_rows
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
-_SET_BY_FIT = {"data.targets", "data.smiles_column", "data.weight_column", "data.task", "data.split", "data.carve"}
-_SET_BY_FIT |= {"data.folds", "data.fold", "data.seed", "trainer.seed"}
+# Columns beside those of X and y.
+_SPLIT, _WEIGHT = "the split", "the weight"
 
 
 class _SmilesInput(BaseEstimator):
@@ -89,24 +88,19 @@ class _Estimator(_SmilesInput):
         first, *targets = table.column_names
         for name, values in columns.items():
             table = table.append_column(name, values)
-        split = next(name for name in ("split", "SPLIT", "the split") if name not in table.column_names)
-        table = table.append_column(split, pa.array(["train"] * len(table)))
-        weights = None
+        table = table.append_column(_SPLIT, pa.array(["train"] * len(table)))
         if sample_weight is not None:
-            weights = next(name for name in ("weight", "WEIGHT", "the weight") if name not in table.column_names)
-            table = table.append_column(weights, pa.array(_sample_weights(sample_weight, len(smiles))))
+            weights = np.broadcast_to(np.asarray(sample_weight, np.float64), (len(smiles),))
+            table = table.append_column(_WEIGHT, pa.array(weights))
         config = base_config(self.preset, self.config, self.init_from)
-        settings = flattened(self.config) if isinstance(self.config, Mapping) else {}
-        for name in sorted(_SET_BY_FIT & settings.keys()):
-            raise InputError(f"an estimator sets {name} itself, from X, y and random_state: leave it out in config")
         state = self.random_state
         seed = int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))
         model = fit(
             table,
             targets,
             smiles=first,
-            split=split,
-            weights=weights,
+            split=_SPLIT,
+            weights=None if sample_weight is None else _WEIGHT,
             features=self.features,
             ensemble=self.ensemble,
             epochs=self.epochs,
@@ -298,11 +292,3 @@ def _read(X: Any, column: str | None = None, features: Sequence[str] = ()) -> tu
     if not molecules:
         raise InputError("X has no molecules (0 samples): at least one is needed")
     return molecules, columns
-
-
-def _sample_weights(sample_weight: Any, rows: int) -> np.ndarray:
-    """Return weights as ``float64 [R]``."""
-    weights = np.broadcast_to(np.asarray(sample_weight, np.float64), np.shape(sample_weight) or (rows,))
-    if weights.shape != (rows,) or not (np.isfinite(weights) & (weights >= 0)).all():
-        raise InputError(f"sample_weight must be a finite number from 0 up for each of {rows} rows")
-    return weights

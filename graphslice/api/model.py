@@ -40,7 +40,7 @@ from graphslice.system import compile_note
 from graphslice.system.console import interrupts_deferred
 from graphslice.system.files import locked
 from graphslice.system.hub import pinned_name
-from graphslice.tasks import Task, output_slices
+from graphslice.tasks import output_slices
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,7 @@ class Model(Predictor):
         self._metrics = _read_metrics(folder)
 
     def __repr__(self) -> str:
-        targets = ", ".join(f"{task.name}: {_kind(task)}" for task in self.tasks[:4])
+        targets = ", ".join(f"{task.name}: {task.kind}" for task in self.tasks[:4])
         more = f" and {len(self.tasks) - 4} more" if len(self.tasks) > 4 else ""
         summary = self.describe()
         count = f"{summary['models']} x " if summary["models"] > 1 else ""
@@ -337,11 +337,6 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Model:
     if note := unfinished_note(folder):
         warnings.warn(note, stacklevel=2)
     return Model(checkpoints, device, run_directory, read_calibration(path, checkpoints))
-
-
-def _kind(task: Task) -> str:
-    classes = f" ({', '.join(task.classes[:4])}{', ...' * (len(task.classes) > 4)})" if task.classes else ""
-    return task.kind + classes
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,6 @@ def test_unnamed_targets_get_default_names(dataset_of, demo_rows):
         ([gs.smiles_to_graph("C")], {}, "or PyG graphs with y, not list"),
         ((["C", gs.smiles_to_graph("C")], [1, 2]), {}, "give PyG graphs their labels as y"),
         ((["C", "CC"], [1]), {}, r"shape \[1\], but there are 2 SMILES"),
-        ({"smiles": pd.Series(["C"]), "y": pd.Series([1, 2])}, {}, "do not form a table"),
         (pd.DataFrame({"smiles": []}), {}, "no rows"),
         (PAPP, {"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
         (PAPP, {"preset": "small", "config": RunConfig()}, "leave them out"),

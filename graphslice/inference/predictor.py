@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -139,17 +139,6 @@ class Predictor:
         """Level of the targets: ``molecule``, ``atom`` or ``bond``."""
         return self.config.model.level
 
-    @overload
-    def predict(
-        self,
-        molecules: Molecules,
-        *,
-        columns: Columns | None = None,
-        details: Literal[False] = False,
-        interval: None = None,
-        nearest: Literal[False] = False,
-    ) -> np.ndarray | list[np.ndarray]: ...
-    @overload
     def predict(
         self,
         molecules: Molecules,
@@ -158,8 +147,7 @@ class Predictor:
         details: bool = False,
         interval: float | None = None,
         nearest: bool = False,
-    ) -> Predictions: ...
-    def predict(self, molecules, *, columns=None, details=False, interval=None, nearest=False):
+    ) -> Any:
         """Predict the targets of molecules.
 
         Predictions do not depend on the batch, nor, with the default ``graph.atom_order``, on how the SMILES is
@@ -191,7 +179,7 @@ class Predictor:
         self.check_calibrated(interval, nearest)
         store = self.featurize_molecules(molecules, columns)
         predictions = self.predict_featurized(store, interval=interval, nearest=nearest)
-        predictions.index = molecules.index if hasattr(molecules, "iloc") else None
+        predictions.index = getattr(molecules, "index", None) if hasattr(molecules, "iloc") else None
         if details or interval is not None or nearest:
             return predictions
         return predictions.values if predictions.ptr is None else predictions.by_row
@@ -284,9 +272,11 @@ class Predictor:
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Predictions of M models, ``float32 [M, R, W]``, and difficulty estimates ``float32 [R, T]`` by name."""
         outputs = self.networks.predict(store, rows, progress)
-        values, predicted_stds = network_predictions(outputs, self.networks.target_stds, self.tasks)
+        values = np.stack([to_predictions(output, self.tasks) for output in outputs])
         values, difficulty = stack_predictions(values, self.stackings, store, rows, self.tasks)
-        return values, difficulty | predicted_stds
+        pairs = zip(outputs, self.networks.target_stds, strict=True)
+        stds = [one for pair in pairs if (one := to_standard_deviations(pair[0], self.tasks, pair[1])) is not None]
+        return values, difficulty | ({NETWORK_STD: np.asarray(np.mean(stds, axis=0), np.float32)} if stds else {})
 
     def predict_store_rows(
         self,
@@ -362,19 +352,6 @@ def load(path: str | Path, device: str | torch.device | None = None, others: Seq
 
 # Number of molecules whose inputs are computed for the base models at once.
 _CHUNK_ROWS = 2048
-
-
-def network_predictions(
-    outputs: Iterable[np.ndarray],  # of M networks, each float32 [R, W + D]
-    stds: Sequence[np.ndarray],  # of the labels, each float32 [W + D]
-    tasks: Sequence[Task],
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Convert outputs to predictions ``[M, R, W]``, and by name predicted standard deviations of errors ``[R, T]``,
-    averaged over the networks."""
-    values = np.stack([to_predictions(output, tasks) for output in outputs])
-    predicted = [to_standard_deviations(output, tasks, std) for output, std in zip(outputs, stds, strict=True)]
-    known = [one for one in predicted if one is not None]
-    return values, {NETWORK_STD: np.asarray(np.mean(known, axis=0), np.float32)} if known else {}
 
 
 def stack_predictions(

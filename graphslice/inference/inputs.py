@@ -32,7 +32,7 @@ from graphslice.data.loaders import (
 )
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import READABLE, Rows, number_array
-from graphslice.errors import InputError, quoted_list
+from graphslice.errors import InputError, quoted_list, shown
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -74,8 +74,8 @@ def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
         molecules = molecules.reshape(-1)
     if isinstance(molecules, bytes | bytearray | Mapping) or not isinstance(molecules, Iterable):
         raise InputError(
-            f"{_short_repr(molecules)} is not a molecule: give SMILES, RDKit molecules or graphs, one or many, or a "
-            "data frame"
+            f"{shown(molecules)} ({type(molecules).__name__}) is not a molecule: give SMILES, RDKit molecules or "
+            "graphs, one or many, or a data frame"
         )
     listed = list(each_molecule(molecules))
     if level != MOLECULE and any(isinstance(one, Chem.Mol) for one in listed):
@@ -112,12 +112,7 @@ def _molecule(value: Any) -> Any:
         except MoleculeError as error:
             return error
     missing = value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and np.isnan(value))
-    return "" if missing else MoleculeError(f"{_short_repr(value)} is not a SMILES")
-
-
-def _short_repr(value: object) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"
+    return "" if missing else MoleculeError(f"{shown(value)} ({type(value).__name__}) is not a SMILES")
 
 
 def is_graph(molecule: object) -> bool:

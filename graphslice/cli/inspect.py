@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import MOLECULE_FILES, add_device, add_model, add_molecules, load_model
-from graphslice.errors import check_new
+from graphslice.errors import check_new, pluralize
 from graphslice.runs.run_files import run_directory_of
 from graphslice.system.console import molecule_progress, remark, standard_error
 from graphslice.system.hub import is_hub_model
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 MODULE = "graphslice.explain.inspect"
 EXAMPLES = "runs/my CCO", "runs/my molecules.csv --target logp -o pictures"
-# Errors printed one by one.
-_REASONS = 5
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -88,10 +86,10 @@ def _print_summary(inspection: Inspection, targets: list[str]) -> None:
     """Print the legend, warnings and the molecules left out."""
     from graphslice.explain.attribution import SEVERAL_CLASSES
 
-    for _, text, reason in inspection.left_out[:_REASONS]:
-        remark(f"left out {text!r}: {reason}", kind="warning")
-    if (others := len(inspection.left_out) - _REASONS) > 0:
-        remark(f"left out {others:,} more that are not valid", kind="warning")
+    if inspection.left_out:
+        _, text, reason = inspection.left_out[0]
+        count = pluralize(len(inspection.left_out), "molecule")
+        remark(f"{count} left out; the first is {text!r}: {reason}", kind="warning")
     explanations = inspection.found[0].explanations[inspection.target]
     legend, up, down = explanations.legend, explanations.up, explanations.down
     if len({one.explanations[inspection.target].quantity for one in inspection.found}) > 1:

@@ -5,7 +5,7 @@ def test_smiles_and_a_file(cli, run_directory, tmp_path):
     (tmp_path / "mols.csv").write_text("name,smiles\na,CC\nb,oops\n")
     code, out, err = cli("inspect", run_directory, "CCO", tmp_path / "mols.csv", "-o", tmp_path / "i")
     assert code == 0 and out.startswith("CCO\n  gap_ev: ") and "\nCC\n  gap_ev: " in out
-    assert err.startswith("warning: left out 'oops': not a")
+    assert err.startswith("warning: 1 molecule left out; the first is 'oops': not a")
     assert "contribution to gap_ev, in its unit: red raises gap_ev, blue lowers gap_ev\n" in out
     assert f"6 files in {tmp_path / 'i'}" in out and len(list((tmp_path / "i").iterdir())) == 6
     table = pd.read_csv(tmp_path / "i" / "atoms.csv", dtype=str)

@@ -9,10 +9,10 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import (
     TABLE_FILES,
-    add_data_options,
     add_device,
     add_model,
     add_output_file,
+    add_setting,
     load_model,
 )
 from graphslice.system.console import remark, standard_error
@@ -25,7 +25,10 @@ EXAMPLES = "runs/my", "runs/my measured.csv --targets logp -o predictions.csv"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.usage = "graphslice evaluate MODEL [MODEL ...] [FILE] [options]"
     add_model(parser, several=True)
-    add_data_options(parser)
+    for name in ("dataset", "root", "smiles_column", "long", "decimal"):
+        add_setting(parser, f"data.{name}", default="as in training")
+    text = "label columns, separated by commas: some of the model's targets, or one column per target in its order"
+    add_setting(parser, "data.targets", help=text)
     default = "test; valid for PCQM4Mv2 and PCQM4M; all for data without splits"
     parser.add_argument("--split", help=f"train, valid, test or all (default: {default})")
     add_output_file(parser, f"{TABLE_FILES} for the labels and predictions")

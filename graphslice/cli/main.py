@@ -124,10 +124,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         message = " ".join(message.split())
         print(f"graphslice: {message}", file=sys.stderr)
         if output is not None:
-            try:
-                output.finish({"error": message})
-            except OSError:  # its disk is full
-                _discard(output.file)
+            output.finish({"error": message})
         return 2
 
     try:

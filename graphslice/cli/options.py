@@ -221,17 +221,6 @@ def report_run(result: RunResult, console: Console) -> None:
         console.out(f"next: {command}", highlight=False)
 
 
-def add_data_options(parser: ArgumentParser) -> None:
-    """Add the options that name a labelled dataset."""
-    for name in ("dataset", "root", "smiles_column", "long", "decimal"):
-        add_setting(parser, f"data.{name}", default="as in training")
-    add_setting(
-        parser,
-        "data.targets",
-        help="label columns, separated by commas: some of the model's targets, or one column per target in its order",
-    )
-
-
 def _base_config(
     preset: str | None, config: str | None, dataset: str | None, init_from: str | None = None
 ) -> RunConfig:

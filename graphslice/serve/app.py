@@ -271,13 +271,8 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
             app.get(path, include_in_schema=False)(_page_file(file.read_bytes(), media_type))
     for kind in (InputError, RequestValidationError, TimeoutError, StarletteHTTPException, Exception):
         app.add_exception_handler(kind, _problem)
-    molecules = max(service.max_molecules, _CHUNK)
-    app.add_middleware(
-        Guard,
-        max_bytes=lambda path: _FILE_BYTES if path == "/read" else molecules * _MOLECULE_BYTES,
-        hosts=hosts,
-        without_policy=("/docs", "/redoc"),
-    )
+    max_bytes = max(service.max_molecules, _CHUNK) * _MOLECULE_BYTES
+    app.add_middleware(Guard, max_bytes=max_bytes, hosts=hosts)
     app.add_middleware(Monitor, metrics=metrics, paths={getattr(route, "path", "") for route in app.routes})
     return app
 
@@ -326,22 +321,22 @@ _PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+# Pages with scripts inside, which get no such headers.
+_WITHOUT_POLICY = ("/docs", "/redoc")
 
 
 class Guard:
     """ASGI middleware that limits host names, and number, size and time of bodies, and sets headers of security. A page
     from elsewhere whose name was made to resolve to this machine (DNS rebinding) has another name than ``hosts``, the
-    accepted ones (None: all). Pages at the paths ``without_policy`` have scripts inside, and get no such headers."""
+    accepted ones (None: all)."""
 
     def __init__(
         self,
         app: ASGIApp,
-        max_bytes: Callable[[str], int],  # of the body of a request to a path
+        max_bytes: int,  # of the body of a request, unless it is a file
         hosts: Collection[str] | None,
-        without_policy: Collection[str] = (),
     ) -> None:
-        self._app, self._max_bytes, self._hosts, self._without_policy = app, max_bytes, hosts, without_policy
-        self._requests = 0
+        self._app, self._max_bytes, self._hosts, self._requests = app, max_bytes, hosts, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -349,7 +344,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         size, complete, deadline = 0, False, asyncio.get_running_loop().time() + _BODY_SECONDS
-        max_bytes = self._max_bytes(scope["path"])
+        max_bytes = _FILE_BYTES if scope["path"] == "/read" else self._max_bytes
 
         async def receive_limited() -> Message:
             nonlocal size, complete
@@ -370,7 +365,7 @@ class Guard:
             return message
 
         async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start" and scope["path"] not in self._without_policy:
+            if message["type"] == "http.response.start" and scope["path"] not in _WITHOUT_POLICY:
                 MutableHeaders(scope=message).update(_PAGE_HEADERS)
             await send(message)
 

@@ -125,11 +125,10 @@ def _compile_networks(
         return None
     if not all(checkpoint.fits() for checkpoint in checkpoints) or (program := load_program(config)) is None:
         return None
-    shapes = {**program.shapes, **head_shapes(config)}
     parameters = []
     for weights in (checkpoint.weights for checkpoint in checkpoints):
         found = {name: weight.shape for name, weight in weights.items() if weight.dtype.kind == "f"}
-        if found != shapes or len(found) < len(weights):
+        if found != program.shapes or len(found) < len(weights):
             return None
         parameters.append({name: np.ascontiguousarray(weight, np.float32) for name, weight in weights.items()})
     return CompiledNetworks(checkpoints, program, parameters, as_torch)
@@ -145,19 +144,6 @@ _ERF = tuple(map(np.float32, (1.061405429, -1.453152027, 1.421413741, -0.2844967
 def embedding_width(config: ModelConfig) -> int:
     """Return the number of inputs of the output head."""
     return config.dim * (sum(READOUTS[name] for name in config.readout.split("+")) + (config.descriptors > 0))
-
-
-def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights that the functions here read, by name in the state dict."""
-    inputs, dim, tasks, descriptors = embedding_width(config), config.dim, config.tasks, config.descriptors
-    shapes: dict[str, tuple[int, ...]] = {"target_mean": (tasks,), "target_std": (tasks,)}
-    if descriptors:
-        shapes |= {f"descriptors.{name}": (descriptors,) for name in ("centre", "scale", "low", "high")}
-        shapes |= {"descriptors.project.weight": (dim, descriptors), "descriptors.project.bias": (dim,)}
-    if config.head == "linear":
-        return shapes | {"head.weight": (tasks, inputs), "head.bias": (tasks,)}
-    shapes |= {"head.transform.weight": (dim, inputs), "head.output.weight": (tasks, dim), "head.output.bias": (tasks,)}
-    return shapes | {f"head.{name}": (dim,) for name in ("transform.bias", "norm.weight", "norm.bias")}
 
 
 def with_descriptors(

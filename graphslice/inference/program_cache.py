@@ -36,8 +36,8 @@ def load_program(config: ModelConfig) -> SavedProgram | None:
         with _path(config).open("rb") as file:
             if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid not in (0, os.getuid()):
                 return None
-            program, buffers, path_shapes = pickle.load(file)
-        return SavedProgram(program, buffers, config.max_path, path_shapes)
+            program, buffers, shapes = pickle.load(file)
+        return SavedProgram(program, buffers, config.max_path, shapes)
     except Exception:  # none, or a damaged one, of which unpickling raises errors of many types
         return None
 

@@ -23,7 +23,7 @@ from graphslice.ops.dispatch import OPERATORS
 from graphslice.program.function import run_program
 from graphslice.program.layout import ATOMS, N, Size
 from graphslice.program.run import Program, programs_enabled
-from graphslice.program.saved import MAX_ROWS, PATH_WEIGHTS
+from graphslice.program.saved import MAX_ROWS
 from graphslice.program.trace import Trace, ValuesUnknown
 from graphslice.system.threads import single_threaded_torch
 
@@ -142,16 +142,14 @@ def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Trac
 
 def inference_program(model: Any) -> tuple[Program, dict[str, np.ndarray], dict[str, tuple[int, ...]]] | None:
     """Trace the readouts of a molecule-level model in evaluation mode: the program, the buffers that it reads or that
-    its caller needs for the biases of path types, and the shapes of the weights of the latter, by name. None if it
-    cannot be traced or a weight is a buffer of the state dict."""
+    its caller needs for the biases of path types, and the shapes of the state dict. None if it cannot be traced."""
     method = type(model)._pool.__wrapped__
     traced = _trace(model, method, backward=False, has_bonds=model.config.bond_messages)
     if traced.program is None or model.pairs.heads % 8:
         return None
-    names = {name for name, _ in model.named_parameters()}
     buffers = {name: buffer.numpy() for name, buffer in model.named_buffers()}
     read = {str(source) for _, _, source in traced.program.inputs} & set(buffers)
-    shapes = {name: tuple(model.get_parameter(name).shape) for name in PATH_WEIGHTS if name in names}
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     return traced.program, {name: buffers[name] for name in {*read, "pairs.bond_rows"}}, shapes
 
 

@@ -11,29 +11,23 @@ from graphslice.program.run import Program, address
 
 #: Most rows of a molecule, graph token included, so that it stays in the L2 cache.
 MAX_ROWS = 256
-#: Weights from which :func:`path_biases` computes the biases of path types.
-PATH_WEIGHTS = ("pairs.token.weight", "pairs.spatial.weight", "pairs.bond.weight", "pairs.position.weight")
+# Weights from which :func:`path_biases` computes the biases of path types.
+_PATH_WEIGHTS = ("pairs.token.weight", "pairs.spatial.weight", "pairs.bond.weight", "pairs.position.weight")
 
 
 class SavedProgram:
     """Program of a model in evaluation mode, from a batch to the readouts, without gradients; its sources are
-    attributes of a batch and names of weights and ``buffers``. ``shapes`` are those of the weights that it reads, by
-    name in the state dict."""
+    attributes of a batch and names of weights and ``buffers``. Kernels check no bounds: weights must have the
+    ``shapes`` of the state dict of the model."""
 
     def __init__(
         self,
         program: Program,
         buffers: Mapping[str, np.ndarray],
         max_path: int,  # bonds of a path that are encoded
-        path_shapes: Mapping[str, tuple[int, ...]],  # of PATH_WEIGHTS
+        shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self._program, self._buffers, self._max_path = program, buffers, max_path
-        weights = {
-            str(source): tuple(map(int, value.shape))
-            for value, _, source in program.inputs
-            if isinstance(source, str) and "." in source and source not in buffers
-        }
-        self.shapes = weights | {name: path_shapes[name] for name in PATH_WEIGHTS}
+        self._program, self._buffers, self._max_path, self.shapes = program, buffers, max_path, shapes
         self._sources = [str(source) for _, _, source in program.inputs]
 
     def run(self, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -63,7 +57,7 @@ def path_biases(
     inputs: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray], bond_rows: np.ndarray, max_path: int
 ) -> np.ndarray:
     """Compute ``S + E`` of the graph token (row 0) and of the W path types of a batch: ``float32 [W + 1, H]``."""
-    token, spatial, bond, position = (weights[name] for name in PATH_WEIGHTS)
+    token, spatial, bond, position = (weights[name] for name in _PATH_WEIGHTS)
     heads = token.shape[1]
     matrices = position.reshape(-1, heads, heads)[:max_path]
     paths = [np.ascontiguousarray(inputs[f"path_{name}"]) for name in ("distances", "ptr", "codes", "weights")]

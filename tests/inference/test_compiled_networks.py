@@ -20,7 +20,7 @@ from graphslice.data.batches import batch_arrays
 from graphslice.data.featurize import parse
 from graphslice.data.store import GraphStore
 from graphslice.inference import compiled_networks
-from graphslice.inference.compiled_networks import CompiledNetworks, embedding_width, head_shapes
+from graphslice.inference.compiled_networks import CompiledNetworks, embedding_width
 from graphslice.inference.files import compute_embeddings
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.program_cache import load_program, save_program
@@ -37,8 +37,7 @@ class TorchProgram:
 
     def __init__(self, config: ModelConfig) -> None:
         self.config, self.sizes = config, []
-        state, head = GraphTransformer(config).state_dict(), head_shapes(config)
-        self.shapes = {name: tuple(value.shape) for name, value in state.items() if name not in head}
+        self.shapes = {name: tuple(value.shape) for name, value in GraphTransformer(config).state_dict().items()}
 
     def run(self, inputs, parameters):
         self.sizes += inputs["lengths"].tolist()
@@ -249,7 +248,7 @@ def test_programs_of_the_cache_compute_what_modules_compute(mixer, settings, dem
     rows = np.flatnonzero(store.sizes)
     inputs = batch_arrays(store, rows, bonds=config.bond_messages)
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}
-    assert set(program.shapes) == set(parameters) - set(head_shapes(config))
+    assert program.shapes == {name: value.shape for name, value in parameters.items()}
     with torch.inference_mode(), programs_disabled():
         expected = model.compute_embeddings(GraphBatch.from_arrays(inputs)).numpy()
     np.testing.assert_allclose(program.run(inputs, parameters), expected, rtol=1e-4, atol=1e-4)

@@ -45,8 +45,6 @@ class _SmilesInput(BaseEstimator):
 class _Estimator(_SmilesInput):
     """Base class of the regressor and the classifier."""
 
-    _column: str | None = None  # name of the single column of the data frame that fit was given
-
     def __init__(
         self,
         *,
@@ -81,11 +79,20 @@ class _Estimator(_SmilesInput):
         self, X: Any, labels: np.ndarray, kind: str, sample_weight: Any, names: list[str] | None = None
     ) -> Model:
         """Train on all rows, or all but a validation set; users of an estimator hold out a test set themselves."""
-        smiles, columns = self._molecules_and_columns(X, self.features)
+        wanted = feature_column_names(split_words(name_setting(self.features) or ""))
+        smiles, columns = _read(X, features=wanted)
+        if missing := [name for name in wanted if name not in columns]:
+            raise InputError(
+                f"features has {quoted_list(missing)}: X must be a data frame of the SMILES and these columns, or give "
+                "morgan and rdkit2d alone"
+            )
         if len(smiles) < 2:
             raise InputError("X has 1 sample: at least two molecules are needed, one to train on and one to validate")
         table = labelled_table(smiles, labels, names)
         first, *targets = table.column_names
+        if is_frame(X) and len(column_names(X)) == 1:  # by whose name predict finds it
+            first = column_names(X)[0]
+            table = table.rename_columns([first, *targets])
         for name, values in columns.items():
             table = table.append_column(name, values)
         table = table.append_column(_SPLIT, pa.array(["train"] * len(table)))
@@ -113,32 +120,9 @@ class _Estimator(_SmilesInput):
         # Without the temporary run directory, which is deleted.
         return Model(model.checkpoints, model.device, calibration=model.calibration)
 
-    def _labels_of(self, X: Any, y: Any) -> np.ndarray:
-        """Return the labels to train on, ``[R]`` or ``[R, T]``, and remember the column of the SMILES."""
-        names = column_names(X) if is_frame(X) else []
-        self._column = names[0] if len(names) == 1 else None
-        labels = np.asarray(y)
-        # An array of texts would have the text nan where a list has a missing value.
-        return np.asarray(y, object) if labels.dtype.kind == "U" and isinstance(y, list | tuple) else labels
-
-    def _molecules_and_columns(self, X: Any, features: Any) -> tuple[list, dict[str, pa.ChunkedArray]]:
-        """Return the molecules and the feature columns of ``X``."""
-        wanted = feature_column_names(split_words(name_setting(features) or ""))
-        molecules, columns = _read(X, self._column, wanted)
-        if missing := [name for name in wanted if name not in columns]:
-            raise InputError(
-                f"features has {quoted_list(missing)}: X must be a data frame of the SMILES and these columns, or give "
-                "morgan and rdkit2d alone"
-            )
-        return molecules, columns
-
     def _predict_with_errors(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")
-        molecules, columns = self._molecules_and_columns(X, self.model_.config.data.descriptors)
-        if columns:
-            smiles = self.model_.config.data.smiles_column
-            molecules = pa.table({smiles: pa.array(molecules, pa.string()), **columns})
-        predictions = self.model_.predict(molecules, details=True)
+        predictions = self.model_.predict(X, details=True)
         return predictions.values.astype(np.float64), predictions.errors
 
 
@@ -167,7 +151,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
             y: labels, numbers ``[R]`` or ``[R, T]``, nan where unknown.
             sample_weight: ``[R]``, weight of each molecule, from 0 up; 0 leaves it out. Default: equal weights.
         """
-        labels = self._labels_of(X, y)
+        labels = _labels_of(y)
         known = np.where(pd.isna(labels), np.nan, labels) if labels.dtype == object else labels  # pandas.NA
         numbers = known.astype(np.float64)
         assert_all_finite(numbers, allow_nan=True, input_name="y")
@@ -197,7 +181,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GraphSliceClassifier:
         """Train the model on ``[R]`` class labels, numbers or strings, of at least two classes."""
-        labels = self._labels_of(X, y)
+        labels = _labels_of(y)
         labels = column_or_1d(labels, warn=True)
         if missing := int(pd.isna(labels).sum()):
             raise InputError(f"Input y contains NaN: {missing:,} molecules have no class, leave them out")
@@ -276,6 +260,13 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         tags.requires_fit = False
         tags.transformer_tags.preserves_dtype = []
         return tags
+
+
+def _labels_of(y: Any) -> np.ndarray:
+    """Return the labels to train on, ``[R]`` or ``[R, T]``."""
+    labels = np.asarray(y)
+    # An array of texts would have the text nan where a list has a missing value.
+    return np.asarray(y, object) if labels.dtype.kind == "U" and isinstance(y, list | tuple) else labels
 
 
 def _read(X: Any, column: str | None = None, features: Sequence[str] = ()) -> tuple[list, dict[str, pa.ChunkedArray]]:

@@ -47,7 +47,7 @@ def test_features_may_be_columns_of_a_data_frame():
     np.testing.assert_array_equal(found, model.model_.predict(CHAINS, columns={"ph": ATOMS})[:, 0])
     assert not np.array_equal(found, model.predict(X.assign(ph=0.0)))
     for part in (X[["smiles"]], CHAINS):
-        with pytest.raises(InputError, match="features has 'ph': X must be a data frame"):
+        with pytest.raises(InputError, match="needs the feature column 'ph'"):
             model.predict(part)
     with pytest.raises(InputError, match="features has 'logd': X must be a data frame"):
         regressor(features="morgan,logd").fit(X, ATOMS)

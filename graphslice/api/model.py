@@ -8,7 +8,6 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from graphslice.config import MOLECULE
 from graphslice.errors import InputError, check_suffix, file_errors
 from graphslice.inference.files import compute_embeddings
 from graphslice.inference.inputs import Columns
-from graphslice.inference.predictor import Predictor
+from graphslice.inference.predictor import Predictor, metrics_text
 from graphslice.runs.checkpoint import Checkpoint, save_ensemble_calibration, write_run_directory
 from graphslice.runs.ensemble import read_calibration, read_checkpoints
 from graphslice.runs.run_files import (
@@ -40,7 +39,7 @@ from graphslice.system import compile_note
 from graphslice.system.console import interrupts_deferred
 from graphslice.system.files import locked
 from graphslice.system.hub import pinned_name
-from graphslice.tasks import output_slices
+from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:
     import torch
@@ -54,31 +53,12 @@ if TYPE_CHECKING:
 class Model(Predictor):
     """A trained model or an ensemble, as returned by :func:`graphslice.fit` and :func:`graphslice.load`.
 
-    A model can be pickled and copied, with its metrics but without its run directory, which lists the training
-    molecules.
-
-    Args:
-        checkpoints: one checkpoint, or one per ensemble member.
-        device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
-        folder: the run directory, if there is one.
-        calibration: calibration of the ensemble. A single model uses that of its checkpoint.
-
-    Attributes: those of :class:`~graphslice.inference.Predictor`.
+    Its arguments and attributes are those of :class:`~graphslice.inference.Predictor`. A model can be pickled and
+    copied, with its metrics but without its run directory, which lists the training molecules.
     """
 
-    def __init__(
-        self,
-        checkpoints: Checkpoint | Sequence[Checkpoint],
-        device: str | torch.device | None = None,
-        folder: str | Path | None = None,
-        calibration: Calibration | None = None,
-    ) -> None:
-        folder = None if folder is None else Path(folder).absolute()  # also after a change of the working directory
-        super().__init__(checkpoints, device, calibration=calibration, folder=folder)
-        self._metrics = _read_metrics(folder)
-
     def __repr__(self) -> str:
-        targets = ", ".join(f"{task.name}: {task.kind}" for task in self.tasks[:4])
+        targets = ", ".join(f"{task.name}: {_kind(task)}" for task in self.tasks[:4])
         more = f" and {len(self.tasks) - 4} more" if len(self.tasks) > 4 else ""
         summary = self.describe()
         count = f"{summary['models']} x " if summary["models"] > 1 else ""
@@ -117,16 +97,6 @@ class Model(Predictor):
     def metrics(self) -> dict[str, Any]:
         """Metrics of every split, as in ``metrics.json`` of the run directory; empty if there is no such file."""
         return json.loads(self._metrics) if self._metrics else {}
-
-    @cached_property
-    def _training_molecule_names(self) -> list[str]:
-        self._check_folder()
-        return super()._training_molecule_names
-
-    def _check_folder(self) -> None:
-        """Raise :class:`InputError` if the run directory was moved, or another run replaced that of the model in it."""
-        if _read_metrics(self.folder) != self._metrics:
-            raise InputError(f"{self.folder} no longer holds the run of this model: load it from where it is now")
 
     def embed(self, molecules: Molecules, *, columns: Columns | None = None) -> np.ndarray:
         """Compute learned embeddings of molecules: the input of the output head.
@@ -234,7 +204,7 @@ class Model(Predictor):
         frame, named = as_dataset(data, fields["targets"], self.level != MOLECULE)
         overrides = {name: value for name, value in (fields | named).items() if value is not None}
         if frame is None and "dataset" not in overrides:
-            self._check_folder()
+            self.check_folder()
         dataset, splits = load_evaluation_data(self, self.folder, overrides, split, frame)
         if split is None:
             split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"
@@ -284,7 +254,7 @@ class Model(Predictor):
                 write_start(new)
         if self.calibration is not None and len(checkpoints) > 1:
             save_ensemble_calibration(self.calibration, new)
-        if _read_metrics(self.folder) != self._metrics:  # another run replaced that of the model
+        if metrics_text(self.folder) != self._metrics:  # another run replaced that of the model
             (new / METRICS).write_text(self._metrics or "{}")
         elif self.folder is not None:
             for file in (Path(member, name) for member in {"", *names} for name in RUN_FILES):
@@ -293,12 +263,6 @@ class Model(Predictor):
 
     def __reduce__(self) -> tuple:
         return _restored, (type(self), self.checkpoints, self._device, self.calibration, self._metrics)
-
-
-def _read_metrics(folder: Path | None) -> str | None:
-    """Return the contents of ``metrics.json`` of a run directory; None if there is none."""
-    path = None if folder is None else folder / METRICS
-    return path.read_text() if path is not None and path.is_file() else None
 
 
 def _restored(
@@ -336,7 +300,12 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Model:
     run_directory = folder if folder is not None and (folder / CONFIG).is_file() else None
     if note := unfinished_note(folder):
         warnings.warn(note, stacklevel=2)
-    return Model(checkpoints, device, run_directory, read_calibration(path, checkpoints))
+    return Model(checkpoints, device, calibration=read_calibration(path, checkpoints), folder=run_directory)
+
+
+def _kind(task: Task) -> str:
+    classes = f" ({', '.join(task.classes[:4])}{', ...' * (len(task.classes) > 4)})" if task.classes else ""
+    return task.kind + classes
 
 
 @dataclass(frozen=True)

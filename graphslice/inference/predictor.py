@@ -34,7 +34,7 @@ from graphslice.inference.inputs import Columns, as_feature_columns, to_store
 from graphslice.inference.predictions import Neighbours, PredictionInterval, Predictions
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.runs.ensemble import read_calibration, read_checkpoints
-from graphslice.runs.run_files import MEMBER, read_training_smiles, run_directory_of
+from graphslice.runs.run_files import MEMBER, METRICS, read_training_smiles, run_directory_of
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import combine_predictions, weighted_std
 from graphslice.system.machine import default_device
@@ -85,7 +85,8 @@ class Predictor:
         self.networks: Networks = load_networks(checkpoints, self._device)
         self.stackings = [checkpoint.stacking for checkpoint in checkpoints]
         self.calibration = calibration if len(checkpoints) > 1 else checkpoints[0].calibration
-        self.folder = folder
+        self.folder = None if folder is None else folder.absolute()  # also after a change of the working directory
+        self._metrics = metrics_text(self.folder)
 
     @property
     def device(self) -> torch.device:
@@ -321,9 +322,15 @@ class Predictor:
     def _training_molecule_names(self) -> list[str]:
         """SMILES, or else rows, of the molecules of the applicability domain; read once, from a file of all rows."""
         assert self.calibration is not None
+        self.check_folder()
         domain = self.calibration.domain
         smiles = {} if domain.smiles else read_training_smiles(self.folder)
         return list(domain.smiles) or [smiles.get(row, f"row {row + 1}") for row in domain.rows.tolist()]
+
+    def check_folder(self) -> None:
+        """Raise :class:`InputError` if the run directory was moved, or another run replaced that of the model in it."""
+        if metrics_text(self.folder) != self._metrics:
+            raise InputError(f"{self.folder} no longer holds the run of this model: load it from where it is now")
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -333,6 +340,12 @@ class Predictor:
             Checkpoint(config, self.tasks, weights, {}, stacking, calibration)
             for (config, calibration), weights, stacking in members
         ]
+
+
+def metrics_text(folder: Path | None) -> str | None:
+    """Return the contents of ``metrics.json`` of a run directory; None if there is none."""
+    path = None if folder is None else folder / METRICS
+    return path.read_text() if path is not None and path.is_file() else None
 
 
 def _mean(member_values: np.ndarray) -> np.ndarray:

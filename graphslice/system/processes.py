@@ -72,7 +72,8 @@ def in_processes(
         while waiting or running:
             while waiting and len(running) < jobs:
                 key, arguments = waiting.pop(0)
-                gpu = least_used_gpu(gpus, [taken for *_, taken in running.values()])
+                taken = [used for *_, used in running.values()]
+                gpu = min(gpus, key=taken.count, default=None)
                 share = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
                 if gpu is not None:
                     share["CUDA_VISIBLE_DEVICES"] = gpu
@@ -104,7 +105,10 @@ class ChildDied(Exception):
     """A child process ended with ``exitcode``, negative for a signal, or took too long: then it is None."""
 
     def __init__(self, exitcode: int | None) -> None:
-        super().__init__(f"its process ended with exit code {exitcode}: {_reason(exitcode)}")
+        reason = "it may have run out of memory"
+        if exitcode is not None and exitcode > 0:
+            reason = 'a script that trains several models needs if __name__ == "__main__"'
+        super().__init__(f"its process ended with exit code {exitcode}: {reason}")
         self.exitcode = exitcode
 
 
@@ -154,10 +158,10 @@ class Child:
         with suppress(OSError):  # it has ended in the meantime
             os.kill(self._process.pid, signal.SIGINT)
 
-    def end(self, seconds: float | None = None) -> None:
-        """Wait until the process ends, after its call if one is running; ``seconds`` is a time limit."""
+    def end(self) -> None:
+        """Wait until the process ends, after its call if one is running."""
         self.pipe.close()
-        self._process.join(seconds)
+        self._process.join()
 
     def kill(self) -> None:
         """Kill the process, even if it is busy."""
@@ -185,11 +189,6 @@ def error_of_call(function: Callable[..., object], *arguments: Any) -> str | Non
         traceback.print_exc()
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return None
-
-
-def least_used_gpu(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
-    """Return the GPU that the fewest processes use, given the GPU of each; None if there is no GPU."""
-    return min(gpus, key=list(taken).count, default=None)
 
 
 @contextmanager
@@ -245,10 +244,3 @@ def _exit_with_parent(interruptible: bool) -> None:
     if not interruptible:
         os._exit(1)
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def _reason(exitcode: int | None) -> str:
-    """Return the likely reason of an exit without an error message; the code of a signal is negative."""
-    if exitcode is not None and exitcode > 0:
-        return 'a script that trains several models needs if __name__ == "__main__"'
-    return "it may have run out of memory"

@@ -6,7 +6,7 @@ import sys
 import process_functions
 import pytest
 
-from graphslice.system.processes import in_processes, least_used_gpu
+from graphslice.system.processes import in_processes
 
 
 def test_each_call_runs_in_its_own_process(tmp_path):
@@ -31,11 +31,6 @@ def test_every_call_sees_one_gpu(tmp_path, monkeypatch):
     list(in_processes(process_functions.note, tasks, jobs=2, gpus=["2", "3"]))
     assert [path.read_text().split()[2] for path in tasks] == ["2", "3"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
-
-
-def test_least_used_gpu():
-    assert least_used_gpu([], []) is None and least_used_gpu(["a", "b"], ["a"]) == "b"
-    assert least_used_gpu(["a", "b", "c"], ["c", "a", "b", "a", "c"]) == "b"
 
 
 def test_reports_of_calls_arrive_before_they_end():

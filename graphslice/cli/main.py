@@ -124,7 +124,10 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         message = " ".join(message.split())
         print(f"graphslice: {message}", file=sys.stderr)
         if output is not None:
-            output.finish({"error": message})
+            try:
+                output.finish({"error": message})
+            except OSError:  # its disk is full
+                _discard(output.file)
         return 2
 
     try:
@@ -137,7 +140,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
 
             compile_note.announce_compilation()
         called = options[options.command]
-        called.json, called.command = output, options.command
+        called.json = output
         with log_printed(details=called.get("verbose", False)):
             document = command.run(called, arguments) or {}
         if output is not None:

@@ -27,17 +27,13 @@ if TYPE_CHECKING:
 
 
 def torch_device(name: str) -> torch.device:
-    """Return a torch device by its name; raises InputError if this machine does not have it, or it cannot be used."""
+    """Return a torch device by its name; raises InputError if it cannot be used."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
         return device
     except (RuntimeError, AssertionError) as error:
-        if name.startswith("cuda") and torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count():
-            reason = f"the device {name!r} cannot be used ({first_line(error)}): give --device cpu"
-        else:
-            reason = f"this machine has no device {name!r}"
-        raise InputError(reason) from None
+        raise InputError(f"cannot use the device {name!r}: {first_line(error)}") from None
 
 
 class TorchNetworks:

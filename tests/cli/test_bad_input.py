@@ -65,7 +65,7 @@ REJECTED = {
     "predict-start": (["predict", "small", "CCO"], "use gap or adme"),
     "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "list of SMILES has no column"),
     "predict-out-folder": (["predict", "{run}", "CCO", "-o", "{bad}/folder"], "cannot write"),
-    "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),
+    "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "cannot use the device 'cuda:77'"),
     "model-missing": (["predict", "{bad}/absent", "CCO"], "no model at"),
     "model-truncated": (["predict", "{bad}/truncated.safetensors", "CCO"], "truncated, damaged"),
     "model-foreign": (["predict", "{bad}/foreign.ckpt", "CCO"], "not a model of GraphSlice.*import-checkpoint"),

@@ -132,7 +132,7 @@ def open_molecules(
         store = GraphStore.open(source)
         if not len(store.smiles):
             raise InputError(f"{source} is a preprocessed dataset without SMILES: give its molecules in a table")
-        chunks = (_parsed_again(*chunk) for chunk in _stored_chunks(store, predictor.feature_columns))
+        chunks = (rows for rows, _ in _stored_chunks(store, predictor.feature_columns))
         table = TableStream(["smiles", *predictor.feature_columns], chunks, len(store))
         yield table, _model_columns(predictor, table, str(source), smiles_column or "smiles", new_columns)
     else:
@@ -221,11 +221,6 @@ def _stored_chunks(store: GraphStore, features: Sequence[str]) -> Iterator[tuple
         table = Rows.of_smiles(smiles, values) if smiles else Rows(pa.table({"row": number_array(first + rows)}))
         yield replace(table, faults=part.faults), part
         first += len(part)
-
-
-def _parsed_again(rows: Rows, part: GraphStore) -> Rows:
-    """Leave only the faults of rows without a SMILES: a model may read larger molecules than a store."""
-    return replace(rows, faults={row: reason for row, reason in rows.faults.items() if not part.smiles[row]})
 
 
 #: Suffix of an output file that holds only the embedding matrix.

@@ -140,12 +140,9 @@ def _onnx_model(model: Predictor) -> Any:
     try:
         return to_onnx(_InUnits(model, list(arrays)), arrays)
     except (OnnxExporterError, RuntimeError) as error:
-        config = model.config.model
-        settings = ", ".join(f"{name}={value}" for name, value in (config.mixer_settings or {}).items())
-        mixer = f"{config.mixer} ({settings})" if settings else config.mixer
         raise InputError(
-            f"the network cannot be expressed in ONNX: its mixer {mixer} does something that torch.export or ONNX does "
-            f"not support ({first_line(error)})"
+            f"the network cannot be expressed in ONNX: its mixer {model.config.model.mixer} does something that "
+            f"torch.export or ONNX does not support ({first_line(error)})"
         ) from None
 
 

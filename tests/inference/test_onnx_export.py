@@ -191,7 +191,7 @@ def _check_file(opened: onnxruntime.InferenceSession, tmp_path: Path, cli) -> No
 def test_a_network_that_onnx_cannot_express_is_rejected_in_a_sentence(tmp_path, cli):
     write_run_directory(network([NUMBER], mixer="csp", mixer_settings={"groups": 2}), tmp_path / "run")
     code, _, err = cli("export", tmp_path / "run", "-o", tmp_path / "model.onnx")
-    assert code == 2 and "cannot be expressed in ONNX: its mixer csp (groups=2) does something" in err
+    assert code == 2 and "cannot be expressed in ONNX: its mixer csp does something" in err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

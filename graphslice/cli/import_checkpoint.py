@@ -30,7 +30,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     target = "name of the predicted column (default: homolumogap)"
     parser.add_argument("--target", metavar="COLUMN", default="homolumogap", help=target)
     parser.add_argument(
-        "--atom_rows",
         "--atom-rows",
         help="fairseq, or huggingface for a model fine-tuned with Hugging Face's collator (default: fairseq)",
     )

@@ -214,8 +214,7 @@ class PlainHelp(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         return action.help or ""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        # Not the other forms: with underscores, and with the section of the data.
-        options = [option for option in action.option_strings if "_" not in option and not option.startswith("--data.")]
+        options = [option for option in action.option_strings if not option.startswith("--data.")]
         if not options or action.nargs == 0:
             return ", ".join(options) or super()._format_action_invocation(action)
         value = self._format_args(action, str(action.metavar or "VALUE"))

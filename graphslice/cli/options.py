@@ -101,7 +101,7 @@ def add_settings(
     # The defaults of the settings depend on these, which are read before.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("preset", "config", "dataset", "init_from"):
-        first.add_argument(*_option_strings(name), f"--data.{name}", nargs="?")
+        first.add_argument(f"--{name.replace('_', '-')}", f"--data.{name}", nargs="?")
     base = _base_config(**vars(first.parse_known_args(arguments)[0]))
     parser.set_defaults({key: value for key, value in base.options().items() if key.split(".")[0] in _SECTIONS})
     if HELP_ALL in arguments:
@@ -126,12 +126,7 @@ def add_setting(parser: Any, key: str, name: str = "", default: str = "", **sett
     value = "COLUMN" if is_column else "N" if is_number else "FILE" if is_file else "FOLDER" if is_folder else None
     settings = {"help": meaning, "type": str if str in kinds else hint | None, "metavar": value} | settings
     long = [f"--{key}"] if section == "data" else []  # jsonargparse adds those of the other sections
-    parser.add_argument(*_option_strings(name or field), *long, **settings)
-
-
-def _option_strings(name: str) -> list[str]:
-    """Return both forms of an option: with underscores, as in a YAML file, and with dashes."""
-    return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
+    parser.add_argument(f"--{(name or field).replace('_', '-')}", *long, **settings)
 
 
 def hide_options(parser: ArgumentParser, names: Collection[str]) -> None:
@@ -180,11 +175,7 @@ def build_config(options: Namespace) -> RunConfig:
 
 def add_init_from(group: Any) -> None:
     """Add --init-from to an argument group."""
-    group.add_argument(
-        *_option_strings("init_from"),
-        metavar="MODEL",
-        help=meanings(RunConfig)["init_from"],
-    )
+    group.add_argument("--init-from", metavar="MODEL", help=meanings(RunConfig)["init_from"])
 
 
 def check_only_resume(arguments: list[str]) -> None:

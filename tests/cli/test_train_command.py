@@ -44,7 +44,7 @@ def test_the_start_that_is_given_beats_that_of_the_file(run_directory, tmp_path)
     for given, start in ((run_directory, str(run_directory)), ("none", "none"), (None, "small")):
         flags = ["--config", str(tmp_path / "c.yaml"), *([] if given is None else ["--init-from", str(given)])]
         parser = ArgumentParser()
-        parser.add_argument("--init-from", "--init_from")
+        parser.add_argument("--init-from")
         add_config_options(parser, flags)
         assert build_config(parser.parse_args(flags)).init_from == start
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -312,8 +312,8 @@ def _kind(task: Task) -> str:
 class Picture:
     """A picture as an SVG document and as the bytes of a PNG file, displayed by notebooks."""
 
-    svg: str
-    png: bytes
+    svg: str = field(repr=False)
+    png: bytes = field(repr=False)
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -324,9 +324,6 @@ class Picture:
         check_suffix(path, (".svg", ".png"))
         with file_errors("write", path):
             path.write_bytes(self.svg.encode() if path.suffix == ".svg" else self.png)
-
-    def __repr__(self) -> str:
-        return "Picture(displayed in a notebook; save('atoms.svg') writes it)"
 
 
 def explain_molecule(

@@ -55,12 +55,6 @@ _LATER = {"retry-after": "5"}
 _MOLECULE_BYTES, _FILE_BYTES, _UNPACKED_BYTES = 2_048, 20_000_000, 200_000_000
 _BYTES = "application/octet-stream"
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-# What pydantic says in the terms of its library.
-_PROBLEMS = {
-    "model_attributes_type": "send a JSON object, with the header content-type: application/json",
-    "extra_forbidden": "unknown key: see /docs",
-    "too_short": "send at least one",
-}
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MODEL = Field(None, description="name of the model, as in /models (default: the first)")
 
@@ -294,7 +288,9 @@ async def _problem(request: Request, error: Exception) -> Response:
         first = error.errors()[0]
         status = 400 if first["type"] == "json_invalid" else 422
         where = ".".join(map(str, first["loc"][1:])) or "body"
-        sentence = f"{where}: {_PROBLEMS.get(first['type'], first['msg'])}"
+        sentence = f"{where}: {first['msg']}"
+        if first["type"] == "model_attributes_type":  # no object, or bytes
+            sentence = "send a JSON object, with the header content-type: application/json"
     elif isinstance(error, TimeoutError):
         status, sentence = 503, "the server did not finish in time: send fewer molecules, or try again later"
         headers = _LATER

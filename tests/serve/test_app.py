@@ -175,7 +175,7 @@ BAD = {
     "deep": (b"[" * 100_000, 400, "JSON"),
     "digits": (b'{"smiles": ["C"], "interval": ' + b"9" * 5_000 + b"}", 400, "JSON"),
     "many-numbers": (b'{"smiles": [' + b"1," * 500_000 + b"1]}", 413, "500,001 molecules"),
-    "unknown-key": (b'{"smiles": ["C"], "intervals": 90}', 422, "intervals: unknown key"),
+    "unknown-key": (b'{"smiles": ["C"], "intervals": 90}', 422, "intervals: Extra inputs are not permitted"),
     "nan-interval": (b'{"smiles": ["C"], "interval": NaN}', 422, "coverage"),
     "path": (b'{"smiles": ["C"], "model": "../../etc/passwd"}', 404, "no model"),
     "too-many": (json.dumps({"smiles": ["C"] * 10_000}).encode(), 413, "1,000 at a time"),

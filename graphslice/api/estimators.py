@@ -241,8 +241,7 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
     def transform(self, X: Any) -> np.ndarray:
         """Compute the embeddings of molecules, ``float32 [R, C]``, or the frame that ``set_output`` asks for."""
         model = self.model_ if hasattr(self, "model_") else self.fit(X).model_
-        molecules, _ = _read(X, model.config.data.smiles_column)
-        store = model.featurize_molecules(X if is_frame(X) else molecules)
+        store = model.featurize_molecules(X)
         if self.invalid == "raise" and store.errors:
             row = min(store.errors)
             raise InputError(

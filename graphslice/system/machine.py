@@ -167,17 +167,14 @@ def default_cache() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    return private_folder("graphslice-cache-")
-
-
-def private_folder(prefix: str) -> Path:
-    """Return a folder for temporary files that belongs to this user, since what is read there may be run."""
-    user = os.getuid() if hasattr(os, "getuid") else None  # elsewhere the folder for temporary files is the user's own
-    folder = Path(tempfile.gettempdir()) / f"{prefix}{'user' if user is None else user}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder if user is None or folder.lstat().st_uid == user else _new_folder(prefix)
+    return temporary_cache()
 
 
 @cache
-def _new_folder(prefix: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix=prefix))
+def temporary_cache() -> Path:
+    """Return a folder for temporary files that belongs to this user, since what is read there may be run."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"  # elsewhere the folder is the user's own
+    folder = Path(tempfile.gettempdir()) / f"graphslice-cache-{user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    is_own = user in ("user", folder.lstat().st_uid)
+    return folder if is_own else Path(tempfile.mkdtemp(prefix="graphslice-cache-"))

@@ -14,8 +14,8 @@ from graphslice.system.machine import (
     device_name,
     hardware_info,
     peak_memory,
-    private_folder,
     remove_kernels_of_other_versions,
+    temporary_cache,
 )
 
 
@@ -89,11 +89,10 @@ def test_kernels_are_kept_in_the_package_or_in_the_cache_of_the_user(writable, t
 
 def test_a_temporary_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = private_folder("kernels-")
-    assert folder.stat().st_mode & 0o077 == 0 and private_folder("kernels-") == folder
+    folder = temporary_cache.__wrapped__()
+    assert folder.stat().st_mode & 0o077 == 0 and temporary_cache.__wrapped__() == folder
     monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
-    taken = tmp_path / f"kernels-{folder.stat().st_uid + 1}"
+    taken = tmp_path / f"graphslice-cache-{folder.stat().st_uid + 1}"
     taken.mkdir()  # of another user
-    other = private_folder("kernels-")
-    assert other.parent == tmp_path and other.stat().st_mode & 0o077 == 0 and private_folder("kernels-") == other
-    assert other != taken
+    other = temporary_cache.__wrapped__()
+    assert other.parent == tmp_path and other.stat().st_mode & 0o077 == 0 and other != taken

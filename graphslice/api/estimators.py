@@ -27,7 +27,7 @@ from graphslice.inference.files import compute_embeddings, embedding_column
 from graphslice.inference.inputs import as_molecules, frame_rows
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
-# Columns beside those of X and y.
+# Columns in addition to those of X and y.
 _SPLIT, _WEIGHT = "the split", "the weight"
 
 

@@ -111,6 +111,11 @@ class ModelConfig(Section):
         for name in ("dropout", "input_dropout", "attention_dropout", "activation_dropout"):
             check_number(f"model.{name}", getattr(self, name), 0, 0.99)
 
+    @property
+    def width(self) -> int:
+        """Number of features of a molecule's embedding: its readouts, and its encoded descriptors, if any."""
+        return self.dim * (sum(READOUTS[name] for name in self.readout.split("+")) + (self.descriptors > 0))
+
     @classmethod
     def preset(cls, name: str) -> ModelConfig:
         """Return the model configuration of a preset, such as ``"pcqm4m-slice"``; see :data:`PRESETS`."""

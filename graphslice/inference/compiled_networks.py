@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
-from graphslice.config import MOLECULE, READOUTS, ModelConfig
+from graphslice.config import MOLECULE
 from graphslice.data.batches import Progress, batch_arrays, eval_batches, no_progress
 from graphslice.data.store import GraphStore
 from graphslice.inference.program_cache import load_program
@@ -47,7 +47,7 @@ class CompiledNetworks:
 
     @property
     def width(self) -> int:
-        return len(self._parameters) * embedding_width(self._config.model)
+        return len(self._parameters) * self._config.model.width
 
     @property
     def num_parameters(self) -> int:
@@ -139,11 +139,6 @@ STATISTICS = {"target_mean", "target_std", *(f"descriptors.{name}" for name in (
 _NORM_EPS = 1e-5
 # Coefficients of the error function, Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
 _ERF = tuple(map(np.float32, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)))
-
-
-def embedding_width(config: ModelConfig) -> int:
-    """Return the number of inputs of the output head."""
-    return config.dim * (sum(READOUTS[name] for name in config.readout.split("+")) + (config.descriptors > 0))
 
 
 def with_descriptors(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from graphslice.batch import GraphBatch
-from graphslice.config import MOLECULE, READOUTS, ModelConfig
+from graphslice.config import MOLECULE, ModelConfig
 from graphslice.errors import InputError
 from graphslice.nn.block import AtomBondReadout, Block, MLPHead, NormedLayer
 from graphslice.nn.compiled import compiled_or_eager
@@ -72,7 +72,7 @@ class GraphTransformer(nn.Module):
         self.readouts = config.readout.split("+")
         self._check_equivariance()
         self.atomwise = NormedLayer(config.dim, config.dim) if ATOMWISE in self.readouts else None
-        self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
+        self.width = config.width
         # The residual stream of pre-norm blocks needs a final layer norm, unless the head has its own.
         final_norm = (config.norm, config.head) == ("pre", "linear")
         self.norm = nn.LayerNorm(config.dim) if final_norm else nn.Identity()

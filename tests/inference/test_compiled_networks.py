@@ -20,7 +20,7 @@ from graphslice.data.batches import batch_arrays
 from graphslice.data.featurize import parse
 from graphslice.data.store import GraphStore
 from graphslice.inference import compiled_networks
-from graphslice.inference.compiled_networks import CompiledNetworks, embedding_width
+from graphslice.inference.compiled_networks import CompiledNetworks
 from graphslice.inference.files import compute_embeddings
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.program_cache import load_program, save_program
@@ -42,7 +42,7 @@ class TorchProgram:
     def run(self, inputs, parameters):
         self.sizes += inputs["lengths"].tolist()
         assert all(value.dtype == np.float32 and value.flags.c_contiguous for value in parameters.values())
-        width = embedding_width(self.config) - self.config.dim * (self.config.descriptors > 0)
+        width = self.config.width - self.config.dim * (self.config.descriptors > 0)
         with torch.no_grad():
             network = build_network(self.config, parameters)
             return network.compute_embeddings(GraphBatch.from_arrays(inputs))[:, :width].numpy()

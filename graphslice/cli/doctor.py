@@ -33,7 +33,11 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     found = Diagnosis(describe_machine(), str(device))
     about = Table(show_header=False, box=None)
     for name, value in found.machine.items():
-        about.add_row(name, "none" if value in (None, []) else str(value))
+        if name != "gpus":
+            about.add_row(name, "none" if value is None else str(value))
+    for gpu in found.machine["gpus"]:
+        memory = gpu["memory_bytes"] / 2**30
+        about.add_row("GPU", f"{gpu['name']}, capability {gpu['capability']}, {memory:.0f} GiB")
     console.print(about)
 
     def progress(what: str) -> None:  # the checks take minutes where kernels must be compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 
@@ -140,6 +140,17 @@ class Predictor:
         """Level of the targets: ``molecule``, ``atom`` or ``bond``."""
         return self.config.model.level
 
+    @overload
+    def predict(
+        self,
+        molecules: Molecules,
+        *,
+        columns: Columns | None = None,
+        details: Literal[False] = False,
+        interval: None = None,
+        nearest: Literal[False] = False,
+    ) -> np.ndarray | list[np.ndarray]: ...
+    @overload
     def predict(
         self,
         molecules: Molecules,
@@ -148,7 +159,8 @@ class Predictor:
         details: bool = False,
         interval: float | None = None,
         nearest: bool = False,
-    ) -> Any:
+    ) -> Predictions: ...
+    def predict(self, molecules, *, columns=None, details=False, interval=None, nearest=False):
         """Predict the targets of molecules.
 
         Predictions do not depend on the batch, nor, with the default ``graph.atom_order``, on how the SMILES is

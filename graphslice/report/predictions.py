@@ -77,7 +77,7 @@ def predict_split(
     if not len(rows):
         return None
     sample = random_subset(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)))
-    mean = predict_held_out(predictors, splits, split, data.store, sample).mean
+    mean, _ = predict_held_out(predictors, splits, split, data.store, sample)
     values = mean if calibration is None else calibration.probabilities(mean, data.dataset.tasks)
     return SplitPredictions(sample, values, len(rows))
 

@@ -343,8 +343,7 @@ def calibrate_ensemble(
         predictor = Predictor(checkpoints, models[0].device)
         held_out = HeldOut(rows, *predictor.predict_uncalibrated(data.store, rows, domain))
     else:
-        out_of_fold = predict_held_out(models, splits, split, data.store, rows)
-        held_out = HeldOut(rows, out_of_fold.mean, out_of_fold.difficulty)
+        held_out = HeldOut(rows, *predict_held_out(models, splits, split, data.store, rows))
     calibration = _fit_calibration(data, held_out, domain)
     save_ensemble_calibration(calibration, out)
     return calibration

@@ -263,7 +263,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         rows = rows_in_split(splits, split)
         if not dataset.all_labels.known()[rows].any():
             continue
-        mean = predict_held_out(models, splits, split, data.store, rows).mean
+        mean, _ = predict_held_out(models, splits, split, data.store, rows)
         predicted, file = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks)), None
         if split == "test":
             file = OUT_OF_FOLD if data_config.is_cross_validation else TEST_PREDICTIONS

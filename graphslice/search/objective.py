@@ -97,8 +97,7 @@ class Objective:
 
         def after_epoch(loop: TrainingLoop) -> None:
             nonlocal last
-            share = max(loop.state.step / loop.steps, loop.budget.fraction)
-            fifth = int(share * (1 + len(_REPORTS)) + 1e-9)
+            fifth = int(loop.fraction_done * (1 + len(_REPORTS)) + 1e-9)
             value = float("nan")
             if last < fifth <= len(_REPORTS):
                 last = fifth

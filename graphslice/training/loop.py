@@ -60,39 +60,6 @@ class TrainingState:
     waited: int = 0  # validations since the best one
 
 
-class TimeBudget:
-    """Time limit of a run, which includes the time before its resumptions; ``fraction`` of it had passed at the last
-    update, 0 to 1 (0 without a limit)."""
-
-    def __init__(self, minutes: float | None) -> None:
-        self.limit = None if minutes is None else 60 * minutes
-        self.fraction = self._before = 0.0
-        self._begin: float | None = None
-
-    def resume(self, seconds: float) -> None:
-        """Count the seconds of training before this resumption."""
-        self._before = seconds
-        self.update(seconds)
-
-    def start(self) -> None:
-        """Start the clock."""
-        self._begin = time.monotonic()
-
-    def update(self, seconds: float) -> None:
-        """Set the fraction that has passed after some seconds, those of the first of several devices."""
-        self.fraction = 0.0 if self.limit is None else min(1.0, seconds / self.limit)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far, including validation."""
-        return self._before + (0.0 if self._begin is None else time.monotonic() - self._begin)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds until the time limit; None without a limit."""
-        return None if self.limit is None else self.limit - self.seconds
-
-
 class TrainingLoop:
     """Training of a model until it reaches its limit of steps or time, runs out of patience, or is stopped.
     ``after_epoch`` is called with this loop after every epoch; an exception ends the training."""
@@ -112,8 +79,10 @@ class TrainingLoop:
         self.after_epoch = after_epoch
         self.fabric, self.module, self.data, self.out, self.steps = fabric, module, data, out, steps
         self.settings, self.state = module.config.trainer, TrainingState()
-        self.budget = budget = TimeBudget(self.settings.max_minutes)
-        self.fast = FastSteps(module, data, fabric, steps, lambda: budget.seconds_left, console)
+        self.limit = None if self.settings.max_minutes is None else 60 * self.settings.max_minutes
+        self.elapsed = 0.0  # fraction of the time limit that has passed, as last read
+        self._begin: float | None = None  # time of the clock at which the training would have begun without a stop
+        self.fast = FastSteps(module, data, fabric, steps, self._seconds_left, console)
         self._report, self.name, self._score = report, name, ""
         share = device_share(fabric)
         self.train_batches = data.train_loader(share, lambda: self.state.step)
@@ -121,7 +90,7 @@ class TrainingLoop:
         fabric.to_device(module)
         self.model = fabric.strategy.setup_module(module)  # over several devices, averages the gradients
         fused = share.precision != "16-mixed"  # gradients are scaled
-        self.optimizer, self.schedule = make_optimizer(module, steps, lambda: budget.fraction, fused=fused)
+        self.optimizer, self.schedule = make_optimizer(module, steps, lambda: self.elapsed, fused=fused)
         self._saved = time.monotonic()
         self._signals: list[int] = []  # received, and still to take effect
 
@@ -133,13 +102,13 @@ class TrainingLoop:
             if last is not None:
                 self._restore(last)
             self.fast.check_backends()
-            self.budget.resume(self.state.seconds)
+            self._read_clock()
             if self._finished():
                 return
             for logger in self.fabric.loggers:
                 logger.save()  # creates the logs, which takes seconds
-            self.budget.start()
-            self._report(self._fraction_done(), "")
+            self._begin = time.monotonic() - self.state.seconds
+            self._report(self.fraction_done, "")
             self.fast.begin(self.state.step)
             while not self._finished():
                 self._train_epoch()
@@ -161,7 +130,7 @@ class TrainingLoop:
         )
 
     def _out_of_limits(self) -> bool:
-        return self.state.step >= self.steps or self.budget.fraction >= 1
+        return self.state.step >= self.steps or self.elapsed >= 1
 
     def _train_epoch(self) -> None:
         self.fast.begin_epoch()
@@ -219,7 +188,7 @@ class TrainingLoop:
         """Score the validation set, log the scores, and write ``model.safetensors`` if they are the best so far;
         without a validation set it is the model after the last step."""
         if not len(self.data.splits["valid"]):
-            self.state.seconds, self.state.validated = self.budget.seconds, self.state.step
+            self.state.seconds, self.state.validated = self.seconds, self.state.step
             if self._out_of_limits():
                 self._save_best()
             return
@@ -233,7 +202,7 @@ class TrainingLoop:
         self.module.train()
         scores = self.module.validation_scores(self.data.dataset)
         state, lower_is_better = self.state, METRICS[self.module.metric].loss
-        state.seconds, state.validated = self.budget.seconds, state.step
+        state.seconds, state.validated = self.seconds, state.step
         self._log({**scores, "seconds": state.seconds})
         state.waited += 1
         if state.best is None or lower_is_better(scores[MONITOR]) < lower_is_better(state.best):
@@ -244,16 +213,25 @@ class TrainingLoop:
 
     def _show_progress(self) -> None:
         epoch = -(-self.state.step // len(self.train_batches))
-        self._report(self._fraction_done(), f"{self.name}{self._score}, epoch {epoch:,}")
+        self._report(self.fraction_done, f"{self.name}{self._score}, epoch {epoch:,}")
 
-    def _fraction_done(self) -> float:
-        """Return the completed fraction of the training, by steps or time, whichever is larger."""
-        return max(self.state.step / max(1, self.steps), self.budget.fraction)
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, with validations and before resumptions."""
+        return self.state.seconds if self._begin is None else time.monotonic() - self._begin
+
+    @property
+    def fraction_done(self) -> float:
+        """Completed fraction of the training, by steps or time, whichever is larger."""
+        return max(self.state.step / max(1, self.steps), self.elapsed)
+
+    def _seconds_left(self) -> float | None:
+        return None if self.limit is None else self.limit - self.seconds
 
     def _read_clock(self) -> None:
         """Update the fraction of the time limit that has passed; all devices use the clock of the first."""
-        if self.budget.limit is not None:
-            self.budget.update(self.fabric.broadcast(self.budget.seconds))
+        if self.limit is not None:
+            self.elapsed = min(1.0, self.fabric.broadcast(self.seconds) / self.limit)
 
     def _receive_signal(self, number: int, frame: object) -> None:
         """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second Ctrl-C stops it at once. Ctrl-C after
@@ -280,7 +258,7 @@ class TrainingLoop:
             logger.save()
 
     def _save_last(self) -> None:
-        self._saved, self.state.seconds = time.monotonic(), self.budget.seconds
+        self._saved, self.state.seconds = time.monotonic(), self.seconds
         training = {
             "training": asdict(self.state),
             "optimizer_states": [self.optimizer.state_dict()],

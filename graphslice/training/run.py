@@ -175,7 +175,7 @@ def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResul
 
 
 def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop) -> dict:
-    steps, seconds = loop.state.step, loop.budget.seconds
+    steps, seconds = loop.state.step, loop.seconds
     molecules = steps * len(loop.data.splits["train"]) / max(1, len(loop.train_batches))  # the last batch is smaller
     return {
         "parameters": module.model.num_parameters,

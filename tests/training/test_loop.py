@@ -22,7 +22,6 @@ from graphslice.runs.run_files import LAST
 from graphslice.training import resume, train
 from graphslice.training.loop import (
     FastSteps,
-    TimeBudget,
     TrainingLoop,
     is_worth_compiling,
     linear_schedule,
@@ -46,15 +45,6 @@ def test_run_ends_at_its_time_limit(tmp_path, demo_csv, tiny_config):
     again = resume(tmp_path / "run")  # its time is used up, as the checkpoint contains the clock
     assert again.training["steps"] <= result.training["steps"] + 1
     assert again.training["seconds"] >= result.training["seconds"]
-
-
-def test_elapsed_fraction_is_known_from_the_first_step():
-    """Also if a run is resumed between two steps at which the devices synchronise."""
-    budget = TimeBudget(minutes=10)
-    budget.resume(540.0)
-    assert budget.fraction == pytest.approx(0.9) and budget.seconds == 540.0  # the time before the first step is free
-    budget.start()
-    assert 540.0 <= budget.seconds < 541 and 59 < budget.seconds_left <= 60
 
 
 @pytest.mark.parametrize("validated", [True, False])

@@ -125,11 +125,6 @@ class KernelMachine:
         """C + D, number of input features."""
         return len(self.ptr) - 1 + len(self.shift)
 
-    @property
-    def of_numbers(self) -> bool:
-        """True for regression: the prediction is a number, not probabilities."""
-        return int(self.link[0]) == NUMBER
-
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Predict each row ``float32 [R, C + D]`` as :meth:`Trees.predict`: ``float64 [R, W]``. Counts are rounded down
         and limited to 0 to 255, nan counts as 0."""
@@ -142,7 +137,7 @@ class KernelMachine:
         if len(self.sizes):
             _in_blocks(decide, len(x), len(x) * self.descriptors.size)
         values += self.intercepts
-        if self.of_numbers:
+        if self.link[0] == NUMBER:
             return interpolate(values, self.knots) if self.knots.size else values
         probabilities = np.array([logistic(value) for value in values.ravel()]).reshape(values.shape)
         if self.width == 1:
@@ -171,12 +166,12 @@ def fit_kernel(
     weights: np.ndarray | None = None,
     counts: int = FINGERPRINT_BITS,
 ) -> KernelMachine:
-    """Fit a support vector machine by scikit-learn; arguments and errors as of :func:`~graphslice.stacking.fit_forest`,
+    """Fit a support vector machine by scikit-learn; arguments as of :func:`~graphslice.stacking.fit_forest`,
     and the first ``counts`` columns are counts. Decision values of classes become probabilities by a logistic function
     (Platt 1999), fitted to three inner folds; of more than two classes, each has a machine against the rest."""
     from sklearn.svm import SVC
 
-    x, y, weights = labelled_rows(x, y, kind, classes, weights)
+    x, y, weights = labelled_rows(x, y, weights)
     if len(y) > MAX_ROWS:
         chosen = _stratified_sample(y if kind != "regression" else np.zeros(len(y)), seed)
         x, y, weights = x[chosen], y[chosen], None if weights is None else weights[chosen]

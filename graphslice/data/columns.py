@@ -12,7 +12,7 @@ from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns, split_words
 from graphslice.data.cells import COMMA_ADVICE, cell_text, has_comma, parse_number_column
 from graphslice.data.tables import Rows, texts
-from graphslice.errors import InputError, NoSmilesColumnError, nearest, pluralize, quoted_list, shown
+from graphslice.errors import InputError, NoSmilesColumnError, nearest, quoted_list
 from graphslice.tasks import Task
 
 #: Largest magnitude of a number: models compute in float32 (up to 3.4e38) and square values when standardising.
@@ -20,8 +20,6 @@ MAX_MAGNITUDE = 1e18
 # Names of the SMILES column, in order of preference: before, and after, the only name that contains "smiles". TDC's
 # tables call it "Drug".
 _SMILES_NAMES, _OTHER_SMILES_NAMES = ("smiles", "canonical_smiles", "smi"), ("mol", "structure", "drug")
-# Rows by which a table is recognised as unreadable.
-_FIRST_ROWS = 100
 _TRUTH = {"true": 1.0, "false": 0.0}
 # Columns that files of a run have in addition to the identifiers.
 _RESERVED = {"row", "smiles", "split", "reason"}
@@ -44,58 +42,36 @@ class TableColumns:
     feature_names: tuple[str, ...] = ()  # of the model; default: those of the table
     ranges: np.ndarray | None = field(default=None, compare=False)  # float32 [2, K], limits of features in training
     _rows: int = field(default=0, init=False, compare=False)  # parsed so far
-    _first: str | None = field(default=None, init=False, compare=False)  # note on the first rows
-    # Number of cells with a problem, and the first of them, by problem and column.
-    _found: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict, init=False, compare=False)
-
-    def look_at(self, rows: Rows) -> None:
-        """Note what the first row has, if none of the first hundred can be read: its columns may be others."""
-        if self._first is None and len(rows) > 1:
-            seen, table = min(len(rows), _FIRST_ROWS), rows.table
-            named = zip(table.column_names, table.columns, strict=True)
-            cells = (f"{name!r} {shown(texts(column.slice(0, 1))[0])}" for name, column in named)
-            lost = all(row in rows.faults for row in range(seen))
-            self._first = f"none of the first {seen} rows can be read; row 1 has {', '.join(cells)}" if lost else ""
+    _notes: dict[tuple[str, str], str] = field(default_factory=dict, init=False, compare=False)  # by column and problem
 
     def parse_features(self, rows: Rows) -> np.ndarray:
         """Parse the features of the next rows: ``float32 [R, K]``, 1 for true, 0 for false, nan where there is none."""
         if not self.features:
             return np.empty((len(rows), 0), np.float32)
         parsed = [_feature_cells(rows, name) for name in self.features]
-        for name, (numbers, empty) in zip(self.features, parsed, strict=True):
+        values = as_descriptors([numbers for numbers, _ in parsed])
+        for k, (name, (numbers, empty)) in enumerate(zip(self.features, parsed, strict=True)):
             if (wrong := ~empty & ~np.isfinite(numbers)).any():
                 cell = cell_text(rows.table.column(name), int(wrong.argmax()))
-                self._count("unknown", name, wrong, repr(cell), f" ({COMMA_ADVICE})" if has_comma(cell) else "")
-        values = as_descriptors([numbers for numbers, _ in parsed])
-        if self.ranges is not None:
-            for name, column, low, high in zip(self.features, values.T, *self.ranges, strict=True):
-                if (outside := (column < low) | (column > high)).any():
-                    self._count("outside", name, outside, f"{column[outside.argmax()]:g}")
+                first = f"{cell!r} in row {self._rows + wrong.argmax() + 1}"
+                first += f" ({COMMA_ADVICE})" if has_comma(cell) else ""
+                self._note(name, "cells that are not numbers", first, "they are treated as unknown")
+            if self.ranges is not None:
+                low, high = self.ranges[:, k]
+                if (outside := (values[:, k] < low) | (values[:, k] > high)).any():
+                    first = f"{values[outside.argmax(), k]:g} in row {self._rows + outside.argmax() + 1}"
+                    what = f"values outside the range of the training set ({low:g} to {high:g})"
+                    self._note(name, what, first, "the network reads the nearest end of the range")
         self._rows += len(rows)
         return values
 
-    def _count(self, problem: str, name: str, rows: np.ndarray, cell: str, advice: str = "") -> None:
-        row = self._rows + int(rows.argmax()) + 1
-        count, first = self._found.get((problem, name), (0, f"{cell} in row {row}{advice}"))
-        self._found[problem, name] = count + int(rows.sum()), first
+    def _note(self, name: str, what: str, first: str, consequence: str) -> None:
+        text = f"the column {name!r} of data.features has {what}, the first is {first}: {consequence}"
+        self._notes.setdefault((name, what), text)
 
     def notes(self) -> list[str]:
-        """Return a warning if no first row can be read, and for each feature with cells that are neither empty nor a
-        number, or outside its range."""
-        notes = [self._first] if self._first else []
-        for n, name in enumerate(self.features):
-            if (found := self._found.get(("unknown", name))) is not None:
-                notes.append(
-                    f"{found[0]:,} cells of the column {name!r} of data.features are not numbers, the first is "
-                    f"{found[1]}: they are treated as unknown"
-                )
-            if (found := self._found.get(("outside", name))) is not None and self.ranges is not None:
-                notes.append(
-                    f"the column {name!r} of data.features has {pluralize(found[0], 'value')} outside the range of the "
-                    f"training set ({self.ranges[0, n]:g} to {self.ranges[1, n]:g}), the first is {found[1]}: the "
-                    "network reads the nearest end of the range"
-                )
-        return notes
+        """Return a warning for each feature with cells that are neither empty nor a number, or outside its range."""
+        return list(self._notes.values())
 
 
 def find_columns(

@@ -74,9 +74,7 @@ def featurize_rows(
     ``prefetch`` parses the next chunk meanwhile: faster if the caller works on a GPU, slower if on the same cores."""
     texts = ((rows, rows.smiles(columns.smiles)) for rows in chunks)
     for rows, parsed in _parse_chunks(texts, config, level, pool, progress, prefetch, kinds):
-        rows, store = with_store(rows, columns, parsed, level)
-        columns.look_at(rows)
-        yield rows, store
+        yield with_store(rows, columns, parsed, level)
 
 
 def with_store(rows: Rows, columns: TableColumns, parsed: Parsed, level: str) -> tuple[Rows, GraphStore]:

@@ -52,7 +52,7 @@ def test_predictions_do_not_depend_on_batch_or_notation(demo_smiles):
 def test_every_value_of_a_feature_column_gives_a_prediction(demo_smiles):
     model = predictor_of("t", demo_smiles[:40])
     values = [0, 5, 10, 1e30, np.inf, -np.inf, np.nan, None, "7", 5.0]
-    with pytest.warns(UserWarning, match=r"has 1 value outside the range of the training set \(0 to 10\), .* in row 4"):
+    with pytest.warns(UserWarning, match=r"has values outside the range of the training set \(0 to 10\), .* in row 4"):
         predictions = model.predict(["CCO"] * len(values), columns={"t": values})[:, 0]
     assert np.isfinite(predictions).all() and len(set(predictions[:3])) == 3
     # Unknown values are the mean. Rows of one product may differ in the last digit.
@@ -159,11 +159,11 @@ def test_feature_columns_on_the_command_line(described, cli, tmp_path):
     sizes = pd.read_csv(path).query("split == 'train'")["size"]
     table = {"smiles": ["CCO", "", "C", "CC"], "size": [sizes.max(), "2,5", 4e6, "many"]}
     pd.DataFrame(table).to_csv(tmp_path / "t.csv", index=False)
-    unknown = "2 cells of the column 'size' of data.features are not numbers, the first is '2,5' in row 2"
+    unknown = "the column 'size' of data.features has cells that are not numbers, the first is '2,5' in row 2"
     outside = f"outside the range of the training set ({sizes.min():g} to {sizes.max():g}), the first is 4e+06 in row 3"
     for command in ("predict", "fingerprint"):
         code, out, err = cli(command, run, tmp_path / "t.csv")
-        assert code == 0 and out.count("\n") == 5 and f"note: {unknown}" in err and f"has 1 value {outside}" in err
+        assert code == 0 and out.count("\n") == 5 and f"note: {unknown}" in err and f"has values {outside}" in err
     with pytest.warns(UserWarning) as warned:
         gs.load(run).predict(pd.DataFrame(table))
     assert unknown in str(warned[0].message) and outside in str(warned[1].message)

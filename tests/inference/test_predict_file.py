@@ -202,15 +202,6 @@ def test_every_row_has_a_prediction_or_an_error(predictor, content):
     assert all((row["gap_ev_pred"] == "") == (row["error"] != "") for row in output)
 
 
-def test_a_note_says_what_the_first_row_has_if_no_molecule_can_be_read(predictor, tmp_path):
-    lines = [f"ethanol{n} CCO" for n in range(3)]
-    (tmp_path / "t.smi").write_text("\n".join(lines))
-    report = predict_file(predictor, tmp_path / "t.smi", tmp_path / "out.csv")
-    assert report.notes == ["none of the first 3 rows can be read; row 1 has 'smiles' 'ethanol0', 'name' 'CCO'"]
-    (tmp_path / "t.smi").write_text("\n".join([*lines, "CCO ethanol"]))
-    assert not predict_file(predictor, tmp_path / "t.smi", tmp_path / "out.csv", overwrite=True).notes
-
-
 @pytest.fixture
 def graphs(demo_rows, tmp_path):
     """A preprocessed dataset of five graphs without SMILES."""

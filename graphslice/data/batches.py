@@ -39,12 +39,9 @@ def batches_per_epoch(molecules: int, batch_size: int, world: int = 1) -> int:
 
 
 class TrainBatches:
-    """Shuffled training batches of one epoch, starting at any step; raises InputError if there is none.
-
-    The order depends on the seed and the epoch only, so a resumed run continues with exactly the batches it had not
-    seen. The molecules are shuffled, sorted by size within every ``WINDOW`` batches and cut into batches, whose order
-    is shuffled again: batches of similar sizes need little padding. All devices get the same number of batches.
-    """
+    """Shuffled training batches of one epoch, starting at any step: their order depends on the seed and the epoch only,
+    so a resumed run continues with exactly the batches it had not seen. The molecules are shuffled, sorted by size
+    within every ``WINDOW`` batches and cut into batches, whose order is shuffled again, which needs little padding."""
 
     WINDOW = 32
 

@@ -332,8 +332,12 @@ _MANY_RINGS = 10
 def read_sdf(path: Path, rows: int, stack: ExitStack, notes: list[str]) -> tuple[list[str], Iterator[TextRows], int]:
     """Read column names (``smiles``, ``name`` if a record has a title, all properties), rows in chunks, and their
     number. A record whose structure cannot be read is a malformed row with its properties."""
+    copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.sdf"
+    with copy.open("w", encoding="utf-8", newline="") as file:  # unpacked and in UTF-8, as RDKit reads it
+        shutil.copyfileobj(open_text(path, stack, notes), file)
+        file.write("\n")  # RDKit does not open an empty file
     with rdkit_messages_blocked():
-        supplier = Chem.SDMolSupplier(_unpack(path, stack, notes))
+        supplier = Chem.SDMolSupplier(str(copy))
     properties: dict[str, str] = {}
     has_titles = False
     for number in range(len(supplier)):
@@ -363,15 +367,6 @@ def read_sdf(path: Path, rows: int, stack: ExitStack, notes: list[str]) -> tuple
             yield part, faults
 
     return columns, chunks(), len(supplier)
-
-
-def _unpack(path: Path, stack: ExitStack, notes: list[str]) -> str:
-    """Write a temporary copy as RDKit reads it, unpacked and in UTF-8, and return its path."""
-    copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.sdf"
-    with copy.open("w", encoding="utf-8", newline="") as file:
-        shutil.copyfileobj(open_text(path, stack, notes), file)
-        file.write("\n")  # RDKit does not open an empty file
-    return str(copy)
 
 
 def _texts(record: str) -> tuple[str, dict[str, str]]:

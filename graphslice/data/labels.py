@@ -98,14 +98,11 @@ class Labels:
         values = np.concatenate([part.values for part in parts])
         bounds = None
         if any(part.bounds is not None for part in parts):
-            bounds = np.concatenate([part.bounds_or_infinite() for part in parts])
+            each = [np.full((*p.values.shape, 2), UNBOUNDED) if p.bounds is None else p.bounds for p in parts]
+            bounds = np.concatenate(each)
         weights = [part.weights for part in parts if part.weights is not None]
         joined = np.concatenate(weights) if weights else None
         return cls(parts[0].level, values, pointers(counts), bounds=bounds, weights=joined)
-
-    def bounds_or_infinite(self) -> np.ndarray:
-        """Return the bounds of all rows, ``float64 [R, T, 2]``: infinite if there are none."""
-        return np.full((*self.values.shape, 2), UNBOUNDED) if self.bounds is None else self.bounds
 
     def length_errors(self, counts: np.ndarray, names: Sequence[str]) -> dict[int, str]:
         """Return reasons by row whose lists do not fit ``counts int [R]`` of atoms or bonds (negative: no molecule)."""

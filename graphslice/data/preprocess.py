@@ -11,24 +11,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 from filelock import FileLock
 
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.hashes import hash_molecules
+from graphslice.chem.molecule import MolArrays
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.batches import Progress, no_progress
 from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import TableColumns, find_columns
 from graphslice.data.dataset import LabelledDataset, check_usable, rechunk
 from graphslice.data.featurize import Pool, featurizer_pool, parse
-from graphslice.data.labels import Labels
 from graphslice.data.loaders import dataset_path, load_dataset
 from graphslice.data.ogb import OGB_FOLDERS
 from graphslice.data.rows import labelled_rows, parse_chunk
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, graph_settings, record_batch
-from graphslice.data.tables import Shard, list_shards, open_shard, open_table
+from graphslice.data.tables import Shard, list_shards, open_table
 from graphslice.data.targets import infer_tasks
 from graphslice.errors import InputError, check_new, check_suffix, file_errors
 from graphslice.system.files import atomic_write
@@ -177,7 +176,7 @@ def cached_store(
     if dataset.graphs is not None:
         if descriptors or config.standardize != "none":
             raise InputError("data.features and graph.standardize need SMILES, and the dataset holds graphs")
-        return GraphStore.from_graphs(dataset.graphs)
+        return GraphStore.from_arrays(MolArrays.from_graphs(dataset.graphs))
     source = Path(dataset.name).name  # independent of the directory of the file
     settings = graph_settings(config)
     info = StoreInfo(source, dataset.fingerprint(), descriptors=tuple(descriptors), level=dataset.level, **settings)
@@ -186,14 +185,12 @@ def cached_store(
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
     if (store := _existing_store(path, info)) is not None:
         return store
-    # A run reads the labels of its dataset.
-    unlabelled = (replace(rows, all_labels=Labels.of_molecules(np.empty((len(rows), 0)))) for rows in dataset.chunks())
     kinds = descriptor_kinds(info.descriptors)
     with _locked(path):
         if _existing_store(path, info) is None:  # unless another process has just written it
             with featurizer_pool(len(dataset), None, kinds) as pool, atomic_write(path) as temporary:
-                whole = rechunk(unlabelled, BATCH_ROWS, LabelledDataset.join)
-                _write(temporary, info.schema(), (to_record_batch(rows, info, pool, progress) for rows in whole))
+                batches = (to_record_batch(rows, info, pool, progress) for rows in dataset.chunks())
+                _write(temporary, info.schema(), batches)
     return GraphStore.open(path)
 
 
@@ -237,7 +234,7 @@ def _shard_featurizer(shared: tuple[TableColumns, StoreInfo]) -> Callable[[Shard
     columns, info = shared
 
     def featurize_shard(shard: Shard) -> pa.Table:
-        with open_shard(shard) as table:
+        with open_table(shard) as table:
             chunks = (parse_chunk(plain_numbers(rows, columns.decimal), columns) for rows in table.chunks)
             batches = [to_record_batch(labelled, info) for labelled in chunks]
         return pa.Table.from_batches(batches).replace_schema_metadata(None)

@@ -176,11 +176,6 @@ class GraphStore:
         return cls(sink.getvalue())
 
     @classmethod
-    def from_graphs(cls, graphs: Sequence[MolGraph]) -> GraphStore:
-        """Create a store of graphs in memory; raises InputError as :meth:`from_arrays`."""
-        return cls.from_arrays(MolArrays.from_graphs(graphs))
-
-    @classmethod
     def open(cls, path: str | Path) -> GraphStore:
         """Open a file as a memory map and check its contents; raises InputError for any other than a valid store."""
         path = Path(path)
@@ -250,9 +245,8 @@ class GraphStore:
         errors: dict[int, str] = {}
         for number, batch in enumerate(self.batches):
             column = batch.column("error")
-            if column.null_count < len(column):
-                for row in np.flatnonzero(valid_rows(column)).tolist():
-                    errors[number * BATCH_ROWS + row] = column[row].as_py()
+            for row in np.flatnonzero(valid_rows(column)).tolist():
+                errors[number * BATCH_ROWS + row] = column[row].as_py()
         return errors
 
     @property
@@ -366,14 +360,20 @@ class GraphStore:
 #: Version of the file format and of the features; it changes whenever the same SMILES would give other features.
 FORMAT = f"4 ogb-1.3.6 rdkit-{rdkit.__version__}"
 
-_ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
+
+def _full_list(item: pa.DataType, width: int = -1) -> pa.DataType:
+    """Return the type of lists without nulls."""
+    return pa.list_(pa.field("item", item, nullable=False), width)
+
+
+_ATOMS = pa.list_(_full_list(pa.uint8(), len(ATOM_DIMS)))
 _BOND = pa.struct(
     [
         pa.field(name, kind, nullable=False)
         for name, kind in (("begin", pa.uint16()), ("end", pa.uint16()), ("kind", pa.uint8()))
     ]
 )
-_ORDER = pa.list_(pa.field("item", pa.list_(pa.field("item", pa.uint16(), nullable=False), 2), nullable=False))
+_ORDER = _full_list(_full_list(pa.uint16(), 2))
 
 
 @dataclass(frozen=True)
@@ -419,9 +419,8 @@ class StoreInfo:
         if self.level != MOLECULE:
             columns.append(("order", _ORDER))
         columns += [(descriptor_column(name), _descriptor_type(name)) for name in self.descriptors]
-        columns += [
-            (atom_bond_column(level), _atom_bond_type(len(names))) for level, names in self.atom_bond_targets.items()
-        ]
+        for level, names in self.atom_bond_targets.items():
+            columns.append((atom_bond_column(level), _full_list(_full_list(pa.float32(), len(names)))))
         return pa.schema(columns, metadata=self.to_metadata())
 
 
@@ -440,15 +439,9 @@ def atom_bond_column(level: str) -> str:
     return f"{level} targets"
 
 
-def _atom_bond_type(width: int) -> pa.DataType:
-    return pa.list_(pa.field("item", pa.list_(pa.field("item", pa.float32(), nullable=False), width), nullable=False))
-
-
 def _descriptor_type(name: str) -> pa.DataType:
     kind = DESCRIPTORS.get(name)
-    if kind is None:
-        return pa.float32()
-    return pa.list_(pa.field("item", pa.from_numpy_dtype(kind.dtype), nullable=False), len(kind.names))
+    return pa.float32() if kind is None else _full_list(pa.from_numpy_dtype(kind.dtype), len(kind.names))
 
 
 def record_batch(

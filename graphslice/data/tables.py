@@ -14,7 +14,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,6 @@ import pyarrow as pa
 
 from graphslice.data.formats import (
     EXCEL_SUFFIXES,
-    TextRows,
     chunks_of,
     open_text,
     read_csv,
@@ -110,11 +109,12 @@ def is_table_name(name: str) -> bool:
 
 
 @contextmanager
-def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
+def open_table(source: Path | Shard, rows: int = 8192) -> Iterator[TableStream]:
     """Open a table, ``.smi`` file (columns ``smiles``, ``name``) or folder of such files, read in order of their names.
     Those must have the same columns, of the same types. Damage may be found only while the chunks are read."""
-    files = _files_with_rows(path)
-    with _open_file(files[0], rows) as first:
+    shard = source if isinstance(source, Shard) else Shard(source)
+    files = [shard.file] if isinstance(source, Shard) else _files_with_rows(source)
+    with _open_file(files[0], rows, shard.begin, shard.end) as first:
         if len(files) == 1:
             yield first
             return
@@ -137,11 +137,6 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
         sizes = [file.stat().st_size for file in files]
         estimated_rows = first.estimated_rows * sum(sizes) // max(1, sizes[0])
         yield TableStream(first.columns, chunks(), estimated_rows, first.named, notes)
-
-
-def open_shard(shard: Shard, rows: int = 8192) -> AbstractContextManager[TableStream]:
-    """Open a shard as :func:`open_table` does a file."""
-    return _open_file(shard.file, rows, shard.begin, shard.end)
 
 
 def list_shards(path: Path, rows: int) -> list[Shard]:
@@ -286,14 +281,15 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     named = not _has_suffix(path, (*SMILES_SUFFIXES, *SDF_SUFFIXES))
     if first is None:
         raise EmptyTableError("; ".join([f"{path} {'has no rows' if header and named else 'is empty'}", *notes]))
-    return TableStream(header, _text_chunks(header, first, chunks, path), estimated_rows, named, notes)
 
+    def as_tables() -> Iterator[Rows]:
+        with file_errors("read", path, *_DAMAGED):
+            for rows, faults in itertools.chain([first], chunks):
+                columns = ([cell.encode() for cell in cells] for cells in zip(*rows, strict=True))
+                arrays = [binary_array(column, pa.string()) for column in columns]
+                yield Rows(pa.Table.from_arrays(arrays, names=header), faults)
 
-def _text_chunks(columns: list[str], first: TextRows, others: Iterator[TextRows], path: Path) -> Iterator[Rows]:
-    with file_errors("read", path, *_DAMAGED):
-        for rows, faults in itertools.chain([first], others):
-            arrays = [binary_array([cell.encode() for cell in cells], pa.string()) for cells in zip(*rows, strict=True)]
-            yield Rows(pa.Table.from_arrays(arrays, names=columns), faults)
+    return TableStream(header, as_tables(), estimated_rows, named, notes)
 
 
 def decode_text(cell: bytes) -> str:
@@ -306,14 +302,7 @@ def decode_text(cell: bytes) -> str:
 
 def texts(column: pa.ChunkedArray) -> list[str]:
     """Convert a column of cells of any type to texts; null becomes ``""``."""
-    return ["" if v is None else decode_text(v) if isinstance(v, bytes) else str(v) for v in _python_values(column)]
-
-
-def _python_values(column: pa.ChunkedArray) -> list[Any]:
-    try:
-        return column.to_pylist()
-    except (OverflowError, ValueError):  # a date or duration outside Python's range
-        return column.cast(pa.string()).to_pylist()
+    return ["" if v is None else decode_text(v) if isinstance(v, bytes) else str(v) for v in column.to_pylist()]
 
 
 def plain_rows(chunk: pa.Table) -> Iterator[dict[str, Any]]:
@@ -324,7 +313,7 @@ def plain_rows(chunk: pa.Table) -> Iterator[dict[str, Any]]:
 
 def _plain_values(column: pa.ChunkedArray) -> list[Any]:
     is_short = pa.types.is_float32(column.type.value_type if _holds_lists(column.type) else column.type)
-    return [_plain_value(value, is_short) for value in _python_values(column)]
+    return [_plain_value(value, is_short) for value in column.to_pylist()]
 
 
 def _plain_value(value: Any, is_short: bool) -> Any:

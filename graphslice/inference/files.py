@@ -25,7 +25,6 @@ from graphslice.data.tables import (
     TableSink,
     TableStream,
     number_array,
-    open_shard,
     open_table,
     reject_other_atom_order,
     table_files,
@@ -139,7 +138,7 @@ def open_molecules(
         path = source.file if isinstance(source, Shard) else source
         if predictor.level != MOLECULE:
             reject_other_atom_order(path)
-        with open_shard(source) if isinstance(source, Shard) else open_table(source) as table:
+        with open_table(source) as table:
             yield table, _model_columns(predictor, table, str(path), smiles_column, new_columns)
 
 

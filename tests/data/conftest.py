@@ -20,6 +20,7 @@ def shards_of_four(monkeypatch):
     """Four rows per shard and per record batch."""
     monkeypatch.setattr("graphslice.data.store.BATCH_ROWS", 4)
     monkeypatch.setattr(build, "BATCH_ROWS", 4)
+    monkeypatch.setattr("graphslice.data.dataset.BATCH_ROWS", 4)
 
 
 @pytest.fixture

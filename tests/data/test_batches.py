@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from graphslice import smiles_to_graph
+from graphslice.chem.molecule import MolArrays
 from graphslice.data.batches import BatchLoader, TrainBatches, batches_per_epoch, collate_rows, eval_batches
 from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
@@ -84,7 +85,7 @@ def test_evaluation_batches_have_every_molecule_once_within_the_size_limit(world
 def test_evaluation_batches_of_large_molecules_and_of_none():
     assert eval_batches(np.array([500, 500]), 4) == [[0], [1]]
     assert eval_batches(np.array([], np.int64), 4) == []
-    assert list(BatchLoader(GraphStore.from_graphs([]), np.arange(0), [], {}, threads=2)) == []
+    assert list(BatchLoader(GraphStore.from_arrays(MolArrays.from_graphs([])), np.arange(0), [], {}, threads=2)) == []
 
 
 SETTINGS = {"path_ties": "mean", "max_path": 5}
@@ -92,7 +93,9 @@ SETTINGS = {"path_ties": "mean", "max_path": 5}
 
 @pytest.fixture(scope="module")
 def store():
-    return GraphStore.from_graphs([smiles_to_graph("C" * (1 + n % 7) + "O" * (n % 2)) for n in range(40)])
+    return GraphStore.from_arrays(
+        MolArrays.from_graphs([smiles_to_graph("C" * (1 + n % 7) + "O" * (n % 2)) for n in range(40)])
+    )
 
 
 def loader(store, threads: int = 0, step: int = 0, seed: int = 0) -> BatchLoader:

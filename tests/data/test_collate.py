@@ -9,7 +9,7 @@ import torch
 
 from graphslice import InputError, MoleculeError, smiles_to_graph
 from graphslice.batch import GraphBatch
-from graphslice.chem.molecule import read_smiles
+from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.data.batches import collate, collate_rows
 from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
@@ -80,7 +80,7 @@ def test_path_ties_rules_differ_in_rings_only():
 
 def test_batch_has_targets_and_rows(graphs):
     targets = np.array([[1.5, np.nan]] * len(graphs))
-    store = GraphStore.from_graphs(graphs)
+    store = GraphStore.from_arrays(MolArrays.from_graphs(graphs))
     batch = collate_rows(store, np.arange(6)[::-1], targets=Labels.of_molecules(targets))
     assert (batch.targets.dtype, batch.rows.dtype) == (torch.float32, torch.int64)
     np.testing.assert_array_equal(batch.targets.numpy(), targets.astype(np.float32))

@@ -38,6 +38,7 @@ def small_batches(monkeypatch):
     """Three rows per record batch."""
     monkeypatch.setattr("graphslice.data.store.BATCH_ROWS", 3)
     monkeypatch.setattr("graphslice.data.preprocess.BATCH_ROWS", 3)
+    monkeypatch.setattr("graphslice.data.dataset.BATCH_ROWS", 3)
 
 
 @pytest.fixture(params=["memory", "file", "batches"])

@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_leaves
 import graphslice as gs
 from graphslice.batch import GraphBatch
 from graphslice.config import ModelConfig
-from graphslice.data.batches import collate_rows
-from graphslice.data.store import GraphStore
+from graphslice.data.batches import collate
 from graphslice.inference.torch_networks import gpu_batch_size, tf32_matmul
 from graphslice.ops.dispatch import Operator
 
@@ -54,7 +53,7 @@ class PeakMemory(TorchDispatchMode):
 def test_batch_stays_within_its_memory_fraction(mixer, make_predictor, references):
     """16 molecules of 32 atoms, with the free memory that the estimate requires for 16."""
     model = make_predictor(mixer=mixer, layers=2, dim=64, heads=8, ffn_dim=64).model.eval()
-    batch = collate_rows(GraphStore.from_graphs([gs.smiles_to_graph("C" * 32)] * 16), np.arange(16))
+    batch = collate([gs.smiles_to_graph("C" * 32)] * 16)
     with torch.inference_mode(), PeakMemory() as memory:
         model(batch)
     sizes = range(1 << 20, 1 << 30, 1 << 18)

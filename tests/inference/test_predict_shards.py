@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from graphslice.data.tables import list_shards, open_shard
+from graphslice.data.tables import list_shards, open_table
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
 from graphslice.inference.shards import SETTINGS, predict_shards
@@ -41,7 +41,7 @@ def test_shards_have_the_rows_in_order(folder):
     assert (shards[4].file.name, shards[4].end, len(shards)) == ("b.csv", None, 5)
     ids = []
     for shard in shards:
-        with open_shard(shard, rows=3) as table:
+        with open_table(shard, rows=3) as table:
             chunks = [rows.table.column("id").to_pylist() for rows in table.chunks]
         assert max(map(len, chunks)) <= 3
         ids.append([int(number) for chunk in chunks for number in chunk])

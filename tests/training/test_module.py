@@ -13,6 +13,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
 from graphslice.chem import smiles_to_graph
+from graphslice.chem.molecule import MolArrays
 from graphslice.config import GraphConfig, ModelConfig, TrainerConfig
 from graphslice.data.batches import collate_rows
 from graphslice.data.labels import Labels, pointers
@@ -213,7 +214,7 @@ NAN = float("nan")
 
 @pytest.fixture(scope="module")
 def store():
-    return GraphStore.from_graphs([smiles_to_graph(text) for text in SMILES])
+    return GraphStore.from_arrays(MolArrays.from_graphs([smiles_to_graph(text) for text in SMILES]))
 
 
 @pytest.fixture(scope="module")

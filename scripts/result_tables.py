@@ -31,7 +31,7 @@ from benchmarks.tables import (
     recorded,
 )
 from graphslice.evaluation.format_scores import mean_and_std
-from graphslice.search.table import table
+from graphslice.search.compare import table
 from marks import fill_document
 
 DOCS = Path(__file__).parents[1] / "docs"

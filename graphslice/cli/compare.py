@@ -50,9 +50,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.config.reading import flattened
     from graphslice.nn.mixers import MIXERS
     from graphslice.runs.run_files import default_run_directory
-    from graphslice.search.compare import compare
+    from graphslice.search.compare import compare, table
     from graphslice.search.plan import FIXED_OPTIONS, parse_variants
-    from graphslice.search.table import table
 
     for word in (argument for argument in arguments if argument.startswith("--")):
         option = word.split("=")[0]

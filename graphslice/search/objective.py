@@ -25,9 +25,8 @@ from graphslice.config import RunConfig
 from graphslice.data.batches import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
-from graphslice.evaluation.metrics import METRICS, selection_score
+from graphslice.evaluation.metrics import selection_score
 from graphslice.inference.predictor import Predictor
-from graphslice.runs.checkpoint import Checkpoint
 from graphslice.stacking.stacking import NETWORK
 from graphslice.system.console import QUIET, status
 from graphslice.training.devices import quiet_lightning
@@ -65,11 +64,6 @@ class Objective:
         held_out = [self._rows(seed) for seed in range(len(self.folds))]
         self.metric = metric if all(is_defined(metric, data.dataset, rows) for rows in held_out) else "loss"
 
-    @property
-    def higher_is_better(self) -> bool:
-        """Direction of the metric."""
-        return METRICS[self.metric].higher_is_better
-
     def score(self, config: RunConfig, seed: int = 0, report: Report | None = None) -> float:
         """Train without each held-out fold, and return the metric of the predictions of these folds, in its own unit
         and direction; raises :class:`InputError` if the training diverged. ``seed`` is added to that of the
@@ -101,10 +95,10 @@ class Objective:
             value = float("nan")
             if last < fifth <= len(_REPORTS):
                 last = fifth
-                module = loop.module
-                weights = {name: value.cpu() for name, value in module.model.state_dict().items()}
-                checkpoint = Checkpoint(module.config, module.tasks, weights)
-                value = self.network_score(Predictor(checkpoint, loop.fabric.device), rows)
+                network = Predictor(loop.module.trained(), loop.fabric.device)
+                predicted = network.predict_store(self.data.store, rows)
+                if np.isfinite(predicted).all():
+                    value = selection_score(self.metric, self.data.dataset, rows, predicted)
             report(value, first + last)
 
         return after_epoch
@@ -118,13 +112,6 @@ class Objective:
             rows, predictions = rows[order], [values[order] for values in predictions]
             values = cross_fit(predictions, self.data, rows, self.metric)[0]
         return selection_score(self.metric, self.data.dataset, rows, values)
-
-    def network_score(self, network: Predictor, rows: np.ndarray) -> float:
-        """Return the metric of a network on some rows; nan if it is undefined there."""
-        predicted = network.predict_store(self.data.store, rows)
-        if not np.isfinite(predicted).all():
-            return float("nan")
-        return selection_score(self.metric, self.data.dataset, rows, predicted)
 
     def _held_out(self, seed: int) -> list[int]:
         """Return the indices of the folds that are held out with a seed."""

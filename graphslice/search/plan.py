@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,12 +124,6 @@ def parse_budget(text: str) -> dict[str, Any]:
     return limits
 
 
-def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig, out: Path) -> list[Run]:
-    """List the runs of all variants with the first seed, then with the second, and so on, in the folder ``out``."""
-    pairs = itertools.product(seeds, variants)
-    return [Run(variant, variant.config(base, seed), out / variant.folder / f"seed-{seed}") for seed, variant in pairs]
-
-
 def check_single_networks(config: RunConfig, what: str) -> None:
     """Raise :class:`InputError` for a configuration of several models or devices per training of a comparison or
     search, ``what``."""
@@ -145,27 +139,27 @@ def check_folder(saved: Mapping[str, Any], wanted: Mapping[str, Any], folder: Pa
     check_same_settings({**saved, **{name: wanted[name] for name in _UNCOMPARED}}, {**wanted}, folder, what)
 
 
-def check_runs(runs: Iterable[Run]) -> list[Run]:
-    """Check mixers, data, metrics, losses and folders of all runs before training, and return the runs with what the
-    data decides; raises :class:`InputError` if a setting is invalid, the data cannot be read, the metric or loss does
-    not apply to the targets, or a folder holds a run with other settings or other data."""
+def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig, out: Path) -> list[Run]:
+    """List the runs of all variants with the first seed, then with the second, and so on, in the folder ``out``; raises
+    :class:`InputError` before training if a setting is invalid, the data cannot be read, the metric or loss does not
+    apply to the targets, or a folder holds a run with other settings or other data."""
     from graphslice.data.loaders import load_dataset
     from graphslice.nn.mixers import build_mixer
     from graphslice.training.resolve import check_options, check_tasks, fit_to_dataset
 
     datasets: dict[str, LabelledDataset] = {}  # every dataset is read only once
-    checked = []
-    for run in runs:
-        check_options(run.config)
-        model, key = run.config.model, repr(run.config.data)
+    runs = []
+    for seed, variant in itertools.product(seeds, variants):
+        config, folder = variant.config(base, seed), out / variant.folder / f"seed-{seed}"
+        check_options(config)
+        model, key = config.model, repr(config.data)
         build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
         if key not in datasets:
-            datasets[key] = load_dataset(run.config.data)
-        config = fit_to_dataset(run.config, datasets[key], run.folder)
+            datasets[key] = load_dataset(config.data)
+        config = fit_to_dataset(config, datasets[key], folder)
         check_tasks(config, datasets[key].tasks)
-        if (run.folder / CONFIG).exists():
-            check_folder(
-                RunConfig.from_dict(read_yaml(run.folder / CONFIG)).options(), config.options(), run.folder, "run"
-            )
-        checked.append(replace(run, config=config))
-    return checked
+        if (folder / CONFIG).exists():
+            saved = RunConfig.from_dict(read_yaml(folder / CONFIG)).options()
+            check_folder(saved, config.options(), folder, "run")
+        runs.append(Run(variant, config, folder))
+    return runs

@@ -21,6 +21,7 @@ from graphslice.errors import InputError, check_number, check_positive, shell_co
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn.mixers import check_mixer
 from graphslice.runs.run_files import CONFIG, contains_run, read_config, write_csv
+from graphslice.search.compare import best_first
 from graphslice.search.objective import Objective
 from graphslice.search.plan import check_folder, check_single_networks
 from graphslice.search.study import (
@@ -40,7 +41,6 @@ from graphslice.search.study import (
     set_seed_score,
     with_values,
 )
-from graphslice.search.table import best_first
 from graphslice.system.console import QUIET, result, signals_handled, standard_error
 from graphslice.system.files import atomic_write, locked
 from graphslice.system.machine import visible_gpus
@@ -251,12 +251,9 @@ def tune(
     """Search hyperparameters by the error on inner folds of the training set, then train with the best.
 
     The first trial has the defaults, and is always finished. The best trials and the defaults are trained with further
-    seeds, whose mean decides, so the result is not worse than the defaults on the held-out folds. The test set is read
-    once, by the final run. The same call continues a search, and one with a larger budget extends it.
-
-    Raises :class:`InputError` if the data or the configuration cannot be used, ``out`` holds another search or a run,
-    another process is using it, Optuna is not installed, or no trial could be finished; Interrupted if the search is
-    interrupted, after ``best.yaml`` and ``trials.csv`` are written.
+    seeds, whose mean decides. The test set is read once, by the final run. The same call continues a search, and one
+    with a larger budget extends it. Raises :class:`InputError` if ``out`` holds another search or a run, another
+    process is using it, or no trial could be finished; Interrupted after ``best.yaml`` and ``trials.csv`` are written.
     """
     import_optuna()
     out, console = Path(out), console or standard_error()
@@ -269,7 +266,7 @@ def tune(
     with locked(out), signals_handled(signal.default_int_handler, [signal.SIGTERM]):
         check_run_directory(out / RUN, config, overwrite=(out / STUDY).is_file())
         setup = prepare(config, mixers, console)
-        study = open_study(out, setup.objective.higher_is_better)
+        study = open_study(out, METRICS[setup.objective.metric].higher_is_better)
         settings = setup.config.options() | {"mixers": [*mixers]}
         check_folder(study.user_attrs.get(IDENTITY, settings), settings, out, "search")
         study.set_user_attr(IDENTITY, settings)

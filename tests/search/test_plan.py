@@ -1,9 +1,7 @@
-from pathlib import Path
-
 import pytest
 
 from graphslice.errors import InputError
-from graphslice.search.plan import parse_budget, parse_variants, plan_runs
+from graphslice.search.plan import parse_budget, parse_variants
 
 
 @pytest.mark.parametrize(
@@ -58,12 +56,9 @@ def test_a_mixer_with_settings_of_its_own(tiny_config):
     assert configs[0].optimizer.peak_lr == 3e-3 and {config.model.layers for config in configs} == {3}
 
 
-def test_every_run_has_its_own_folder(tiny_config):
-    variants = parse_variants("softmax,csp:groups=2", ["model.layers=1,2"])
-    folders = [run.folder for run in plan_runs(variants, [0, 1], tiny_config(), Path("out"))]
-    assert folders[:3] == [Path("out/softmax_layers=1/seed-0"), Path("out/softmax_layers=2/seed-0"),
-                           Path("out/csp_groups=2_layers=1/seed-0")]  # fmt: skip
-    assert len(set(folders)) == 8
+def test_every_variant_has_its_own_folder():
+    folders = [variant.folder for variant in parse_variants("softmax,csp:groups=2", ["model.layers=1,2"])]
+    assert folders == ["softmax_layers=1", "softmax_layers=2", "csp_groups=2_layers=1", "csp_groups=2_layers=2"]
 
 
 def test_a_variant_given_twice_is_one():

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from graphslice.evaluation.metrics import METRICS
-from graphslice.search.table import describe, differences, group_by_variant, table
+from graphslice.search.compare import describe, differences, group_by_variant, table
 
 
 def runs(values, first=0):

@@ -56,7 +56,8 @@ def choose_devices(settings: TrainerConfig) -> Devices:
         count = int(settings.devices)
         check_number("trainer.devices", count, 1)
     else:
-        count = launched or (1 if interactive else worthwhile_gpus(gpus, settings.batch_size))
+        worthwhile = 1 if interactive else min(gpus, settings.batch_size // MIN_MOLECULES_PER_GPU)
+        count = launched or max(1, worthwhile)
         if count < gpus:
             note = f"{count} of {gpus} GPUs used for a batch of {settings.batch_size} molecules; see trainer.devices"
     if launched is not None and 1 < count != launched:
@@ -81,11 +82,6 @@ def launched_processes() -> tuple[int | None, int]:
         return None, 1
     machines = int(environment.get("SLURM_NNODES", 1))
     return int(environment.get("SLURM_NTASKS_PER_NODE", int(environment["SLURM_NTASKS"]) // machines)), machines
-
-
-def worthwhile_gpus(gpus: int, batch_size: int) -> int:
-    """Return how many of some GPUs a batch can keep busy, over all devices; 1 without GPUs (the CPU)."""
-    return max(1, min(gpus, batch_size // MIN_MOLECULES_PER_GPU))
 
 
 def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> str:

@@ -367,13 +367,6 @@ _MARGIN = 1.5
 _WARM_UP, _MEASURED = 20, 30
 
 
-def is_worth_compiling(seconds_left: float, layers: int, lengths: int) -> bool:
-    """True if compiled steps are expected to save clearly more of the rest of a run than compilation takes, once for
-    each of ``lengths`` batch widths."""
-    cost = lengths * (_SECONDS_PER_WIDTH + _SECONDS_PER_LAYER * layers)
-    return seconds_left * (1 - 1 / _SPEEDUP) > _MARGIN * cost
-
-
 class FastSteps:
     """Fast backends and compiled steps, as far as they compute the right values and compilation pays off: on a GPU, by
     timing the first steps, for which the first device decides. Compiled steps must equal eager ones up to rounding, on
@@ -448,11 +441,14 @@ class FastSteps:
             self._report(f"compiled steps: {reason}; continuing with eager steps")
 
     def _is_worth_it(self, step: int) -> bool:
-        """True if compilation will pay off, by the median time of the measured steps."""
+        """True if compiled steps are expected to save clearly more of the rest of the run than compilation takes, once
+        for each batch width, by the median time of the measured steps."""
         left = float(np.median(self._times)) * (self.steps - step)
         if (limit := self.seconds_left()) is not None:
             left = min(left, limit)
-        return is_worth_compiling(left, self.config.model.layers, self.data.num_train_widths(device_share(self.fabric)))
+        widths = self.data.num_train_widths(device_share(self.fabric))
+        cost = widths * (_SECONDS_PER_WIDTH + _SECONDS_PER_LAYER * self.config.model.layers)
+        return left * (1 - 1 / _SPEEDUP) > _MARGIN * cost
 
     def _report(self, message: str) -> None:
         remark(f"{message} (graphslice doctor shows details)", self.console, "warning")

@@ -17,7 +17,6 @@ from graphslice.training.devices import (
     choose_devices,
     choose_precision,
     launched_processes,
-    worthwhile_gpus,
 )
 
 OLD, TURING, AMPERE, HOPPER = (6, 1), (7, 5), (8, 0), (9, 0)
@@ -68,8 +67,9 @@ def test_precision_depends_only_on_the_gpus_used(gpus):
     ("available", "batch_size", "used"),
     [(0, 64, 1), (1, 8, 1), (8, 8, 1), (8, 32, 1), (8, 100, 3), (8, 256, 8), (2, 256, 2)],
 )
-def test_number_of_gpus_follows_the_batch_size(available, batch_size, used):
-    assert worthwhile_gpus(available, batch_size) == used
+def test_number_of_gpus_follows_the_batch_size(available, batch_size, used, gpus):
+    gpus(*[AMPERE] * available)
+    assert choose_devices(TrainerConfig(batch_size=batch_size)).count == used
 
 
 def test_unused_gpus_are_reported(gpus):

@@ -23,7 +23,6 @@ from graphslice.training import resume, train
 from graphslice.training.loop import (
     FastSteps,
     TrainingLoop,
-    is_worth_compiling,
     linear_schedule,
     make_optimizer,
 )
@@ -123,13 +122,6 @@ def test_run_shorter_than_the_schedule_goes_through_all_of_it(steps, expected):
         optimizer.step()
         schedule.step()
     assert found == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("minutes", "lengths", "worth"), [(10, 8, False), (120, 8, True), (60, 50, False), (20, 1, True)]
-)
-def test_compilation_must_save_more_than_it_costs(minutes, lengths, worth):
-    assert is_worth_compiling(60.0 * minutes, 4, lengths) == worth
 
 
 @pytest.fixture

@@ -26,7 +26,14 @@ from graphslice.data.dataset import (
 from graphslice.data.featurize import molecule_keys
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import cached_store
-from graphslice.data.split_maker import Duplicates, SplitMaker, count_shared, find_duplicates, keys_with_columns
+from graphslice.data.split_maker import (
+    Duplicates,
+    GroupedRows,
+    SplitMaker,
+    count_shared,
+    find_duplicates,
+    keys_with_columns,
+)
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError, pluralize, quoted_list
 from graphslice.tasks import (
@@ -153,13 +160,13 @@ class MoleculeData:
         self.duplicates = find_duplicates(rows, identity, targets, self._is_class, dataset.bounds(rows))
         if existing_splits is not None:
             self.splits = {"valid": np.empty(0, np.int64), **existing_splits}
-            return
-        maker = self._split_maker()
-        self.splits = maker.make(predefined)
-        maker.check_classes(self.splits["train"], dataset.tasks)
+        else:
+            maker = self._split_maker()
+            self.splits = maker.make(predefined)
+            maker.check_classes(self.splits["train"], dataset.tasks)
         if dataset.splits is not None:
             self.duplicates = replace(self.duplicates, shared=count_shared(self.splits, rows, family))
-        if self.config.trainer.refit == "on":  # folds of the training rows replace the validation set
+        if existing_splits is None and self.config.trainer.refit == "on":  # folds replace the validation set
             train = np.sort(np.concatenate([self.splits["train"], self.splits["valid"]]))
             self.splits |= {"train": train, "valid": np.empty(0, np.int64)}
 
@@ -172,7 +179,8 @@ class MoleculeData:
         rows, is_class = self.usable_rows, self._is_class
         families, labels = molecule_keys(self.store, rows).family, self.dataset.targets[rows]
         labels = np.where(is_class | np.isnan(labels), labels, 0.0)
-        return SplitMaker(self.dataset.name, self.store, rows, families, labels, is_class, self.config.data)
+        grouped = GroupedRows(rows, families, labels, stratified=is_class)
+        return SplitMaker(self.dataset.name, self.store, grouped, self.config.data)
 
     def invalid_labels(self) -> dict[int, str]:
         """Return the reasons, by row, for the rows that are used without a label that is invalid."""

@@ -7,7 +7,7 @@ stratification of classes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from graphslice.config import DataConfig
 from graphslice.data.featurize import fingerprint_rows, scaffold_keys
 from graphslice.data.labels import pointers
-from graphslice.data.splits import SPLIT_METHODS, SPLIT_NAMES, Splits
+from graphslice.data.splits import SPLIT_METHODS, Splits, split_name
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, pluralize, quoted_list
 from graphslice.tasks import Task
@@ -102,7 +102,7 @@ class GroupedRows:
 
     def subset(self, rows: np.ndarray) -> GroupedRows:
         selected = np.isin(self.rows, rows)
-        return GroupedRows(self.rows[selected], self.groups[selected], self.labels[selected], self.stratified)
+        return replace(self, rows=self.rows[selected], groups=self.groups[selected], labels=self.labels[selected])
 
     def partition(self, want: list[int], rng: np.random.Generator, training: bool = True) -> list[np.ndarray]:
         """Return the rows of each part, ascending; their numbers match ``want`` up to the size of a group.
@@ -113,7 +113,7 @@ class GroupedRows:
            rarest). Each is assigned to the part that is furthest behind its share.
         3. An empty part receives the smallest group of a part that has several groups.
         4. For each class or regression target that the training set (the first part if ``training``) lacks, one group
-           with it is moved.
+           with it, the smallest, is moved.
         """
         _, members, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
         group_strata = np.zeros((len(sizes), 2), np.int64)
@@ -123,16 +123,11 @@ class GroupedRows:
             group_strata = row_strata[order[np.searchsorted(members[order], np.arange(len(sizes)))]]
         parts = _assign_groups(sizes, group_strata, want, rng, training)
         _fill_empty(parts, sizes, len(want))
-        if training:
-            self._cover_targets(parts, members, sizes)
-        return [self.rows[parts[members] == part] for part in range(len(want))]
-
-    def _cover_targets(self, parts: np.ndarray, members: np.ndarray, sizes: np.ndarray) -> None:
-        """For each class or regression target that the training set lacks, move the smallest group with it there."""
-        for k, value in missing_classes(self.labels, parts[members] == 0):
+        for k, value in missing_classes(self.labels, parts[members] == 0) if training else ():
             candidates = np.unique(members[self.labels[:, k] == value])
             if (parts[candidates] != 0).all():  # false if one was moved because of another class
                 parts[candidates[sizes[candidates].argmin()]] = 0
+        return [self.rows[parts[members] == part] for part in range(len(want))]
 
 
 def _assign_groups(
@@ -193,31 +188,21 @@ _MAX_VALID_SHARE = 0.25
 
 
 class SplitMaker:
-    """Splits the usable rows of a dataset.
+    """Splits the usable rows of a dataset; built-in splits never separate a family, to avoid leakage.
 
-    To avoid leakage, built-in splits never separate a family: a compound with its salts, tautomers and stereoisomers
-    (:class:`~graphslice.chem.hashes.MoleculeHashes`).
-
-    - random split: stratified by the classes of classification targets; of several the rarest class of a row counts.
-    - scaffold split: every Bemis-Murcko scaffold is in one split only. MoleculeNet's split (Wu et al. 2018) sorts the
-      groups by size, is deterministic and puts all rare scaffolds into the test set. Here groups larger than half of
-      the test set go to the training set, and the seed decides about the others: results can be averaged over seeds,
-      and the test set does not consist of singletons only.
-    - cluster split: every cluster of :func:`butina_clusters` is in one split.
+    MoleculeNet's scaffold split (Wu et al. 2018) sorts the groups by size, is deterministic and puts all rare scaffolds
+    into the test set. Here groups larger than half of the test set go to the training set, and the seed decides about
+    the others: results can be averaged over seeds, and the test set does not consist of singletons only.
     """
 
     def __init__(
         self,
         name: str,
         store: GraphStore,
-        rows: np.ndarray,  # int64 [R], usable, ascending
-        families: np.ndarray,  # uint64 [R], of these rows
-        labels: np.ndarray,  # float64 [R, T], classes, and 0 where a regression target is known; nan where unknown
-        is_class: np.ndarray,  # bool [T]
+        families: GroupedRows,  # of all usable rows, with the classification targets stratified
         config: DataConfig,
     ) -> None:
-        self.name, self.store, self.rows, self.families, self.labels = name, store, rows, families, labels
-        self.is_class = is_class
+        self.name, self.store, self.families, self.rows = name, store, families, families.rows
         self.config, self.seed = config, config.seed
         _, self.valid_share, self.test_share = config.split_shares
         self.method = config.split if config.split in SPLIT_METHODS else "random"
@@ -239,7 +224,7 @@ class SplitMaker:
                 f"{', '.join(SPLIT_METHODS)}"
             )
         own = {"train": np.empty(0, np.int64), **own}
-        self._check_not_empty((name, rows) for name, rows in own.items() if name in SPLIT_NAMES)
+        self._check_not_empty((name, rows) for name, rows in own.items() if name in ("train", "valid"))
         if "valid" in own:
             return own
         grouped = self._grouped().subset(own["train"])
@@ -279,8 +264,7 @@ class SplitMaker:
         keeps families together, but not scaffolds or clusters."""
         want = [len(rows) // folds + (fold < len(rows) % folds) for fold in range(folds)]
         random = np.random.default_rng([self.seed, *b"inner folds"])
-        families = GroupedRows(self.rows, self.families, self.labels, self.is_class)
-        grouped = families if by_family else self._grouped()
+        grouped = self.families if by_family else self._grouped()
         parts = grouped.subset(rows).partition(want, random, training=False)
         return [part for part in parts if len(part)]
 
@@ -294,7 +278,7 @@ class SplitMaker:
 
     def _grouped(self) -> GroupedRows:
         """Group rows that stay in one part: families, merged with scaffolds or clusters by the split method."""
-        groups = self.families
+        groups = self.families.groups
         if self.method == "scaffold":
             groups = merge_groups(scaffold_keys(self.store, self.rows), groups)
         elif self.method == "cluster":
@@ -304,10 +288,10 @@ class SplitMaker:
                     f"{MAX_CLUSTERED:,} rows, not {len(self.rows):,}: use data.split scaffold"
                 )
             groups = merge_groups(butina_clusters(fingerprint_rows(self.store, self.rows)), groups)
-        return GroupedRows(self.rows, groups, self.labels, self.is_class & (self.method == "random"))
+        return replace(self.families, groups=groups, stratified=self.families.stratified & (self.method == "random"))
 
     def _check_not_empty(self, splits: Iterable[tuple[str, np.ndarray]], grouped: GroupedRows | None = None) -> None:
-        empty = [SPLIT_NAMES.get(split, split) for split, rows in splits if len(rows) == 0]
+        empty = [split_name(split) for split, rows in splits if len(rows) == 0]
         if not empty:
             return
         groups = ""
@@ -321,9 +305,9 @@ class SplitMaker:
 
     def check_classes(self, train: np.ndarray, tasks: Sequence[Task]) -> None:
         """Raise :class:`InputError` if the training rows lack a class of one of the T targets, which have the tasks."""
-        labels = np.where(self.is_class, self.labels, np.nan)
+        labels = np.where(self.families.stratified, self.families.labels, np.nan)
         for k, value in missing_classes(labels, np.isin(self.rows, train)):
-            count = int((self.labels[:, k] == value).sum())
+            count = int((labels[:, k] == value).sum())
             raise InputError(
                 f"{self.name}: no training row has the class {tasks[k].classes[int(value)]!r} of the target "
                 f"{tasks[k].name!r}, which {count} other row{'s have' if count > 1 else ' has'}: add rows with it, "
@@ -360,7 +344,7 @@ class Duplicates:
                 " (other classes, or numbers further apart than a tenth of the standard deviation): rows "
                 f"{'; '.join(first)}"
             )
-        if shared := {SPLIT_NAMES.get(split, split): rows for split, rows in self.shared.items() if rows}:
+        if shared := {split_name(split): rows for split, rows in self.shared.items() if rows}:
             clauses.append(
                 f"possible leakage: {' and '.join(pluralize(rows, f'{split} row') for split, rows in shared.items())} "
                 "with a molecule of the training set, or a salt, tautomer or stereoisomer of one"

@@ -8,8 +8,6 @@ import numpy as np
 SPLITS = ("train", "valid", "test", "test-dev", "test-challenge")
 #: Value in place of an index into :data:`SPLITS`: the row belongs to no split.
 NO_SPLIT = -1
-#: Names of the splits in messages, where they differ.
-SPLIT_NAMES = {"train": "training", "valid": "validation"}
 #: Built-in split methods, in contrast to a split that is read from a column.
 SPLIT_METHODS = ("random", "scaffold", "cluster")
 #: Value of ``data.split``: the predefined split of PCQM4M, with its validation set in the training set.
@@ -17,6 +15,11 @@ TRAIN_AND_VALID = "train+valid"
 
 #: Rows of each split by name, ``int64``.
 Splits = dict[str, np.ndarray]
+
+
+def split_name(split: str) -> str:
+    """Return the name of a split for the user."""
+    return {"train": "training", "valid": "validation"}.get(split, split)
 
 
 def encode_splits(splits: Splits | None, rows: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from rich.console import Console
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED, describe_reasons
-from graphslice.data.splits import SPLIT_NAMES
+from graphslice.data.splits import split_name
 from graphslice.errors import pluralize, quoted_list
 from graphslice.runs.run_files import REJECTED
 from graphslice.system.console import remark
@@ -31,7 +31,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         advice = "" if data.config.data.folds else "; data.folds 5 evaluates on all molecules"
         few = f"only {count} molecules for training and validation: predictions and scores are unreliable{advice}"
         remark(few, console, "warning")
-    tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
+    tasks, labels = data.dataset.tasks, data.dataset.all_labels[data.usable_rows]
     lines = describe_tasks(tasks, labels)
     if (level := data.dataset.level) != MOLECULE:
         molecules = f"{len(data.usable_rows):,} molecules"
@@ -39,19 +39,19 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     lines += describe_bounded(tasks, data.dataset.bounds(data.usable_rows))
     for line in lines:
         console.out(line, highlight=False)
-    parts = {split: data.dataset.labels(rows) for split, rows in data.splits.items() if len(rows)}
+    parts = {split: data.dataset.all_labels[rows] for split, rows in data.splits.items() if len(rows)}
     invalid = data.invalid_labels()
     for line in [
         *data.dataset.notes,
         *([describe_reasons(invalid, f"used without an invalid label (see {REJECTED})")] if invalid else []),
         *data_warnings(tasks, labels),
-        *outlier_notes(tasks, labels, data.usable_rows[data.dataset.molecules(data.usable_rows)]),
+        *outlier_notes(tasks, labels, data.usable_rows[data.dataset.all_labels.molecules(data.usable_rows)]),
         *split_warnings(tasks, parts),
         *filter(None, [data.duplicates.describe()]),
     ]:
         remark(line, console)
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
-    splits = ", ".join(f"{size:,} {SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
+    splits = ", ".join(f"{size:,} {split_name(split)}" for split, size in sizes.items())
     console.out(f"split: {splits} rows", highlight=False)
     if wrong := {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}:
         remark(describe_reasons(wrong, f"rejected (see {REJECTED})"), console, "warning")
@@ -149,7 +149,7 @@ def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray]) -> list[
         one = [task.name for task, classes in zip(tasks, known, strict=True) if task.classes and len(classes) == 1]
         if split in ("valid", "test") and one:
             names = quoted_list(one, _MOST_NAMES, str)
-            lines.append(f"the {SPLIT_NAMES.get(split, split)} set has only one class of {names}: see data.folds")
+            lines.append(f"the {split_name(split)} set has only one class of {names}: see data.folds")
     return lines
 
 

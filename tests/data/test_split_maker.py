@@ -7,7 +7,7 @@ from graphslice.chem.molecule import read_smiles
 from graphslice.config import DataConfig
 from graphslice.data import split_maker
 from graphslice.data.featurize import molecule_keys
-from graphslice.data.split_maker import SplitMaker
+from graphslice.data.split_maker import GroupedRows, SplitMaker
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.tasks import Task
@@ -26,7 +26,7 @@ def make(demo_smiles):
         families = molecule_keys(store, rows).family
         labels = np.empty((len(rows), 0)) if labels is None else np.array(labels, dtype=float).reshape(len(rows), -1)
         is_class = np.ones(labels.shape[1], bool)
-        maker = SplitMaker("t.csv", store, rows, families, labels, is_class, DataConfig(**config))
+        maker = SplitMaker("t.csv", store, GroupedRows(rows, families, labels, is_class), DataConfig(**config))
         splits = maker.make(own)
         if check:
             maker.check_classes(

@@ -166,7 +166,7 @@ def fit_kernel(
     weights: np.ndarray | None = None,
     counts: int = FINGERPRINT_BITS,
 ) -> KernelMachine:
-    """Fit a support vector machine by scikit-learn; arguments as of :func:`~graphslice.stacking.fit_forest`,
+    """Fit a support vector machine by scikit-learn; arguments as of :func:`~graphslice.stacking.trees.fit_forest`,
     and the first ``counts`` columns are counts. Decision values of classes become probabilities by a logistic function
     (Platt 1999), fitted to three inner folds; of more than two classes, each has a machine against the rest."""
     from sklearn.svm import SVC

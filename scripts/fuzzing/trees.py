@@ -10,7 +10,8 @@ import numpy as np
 
 from fuzzing.mutations import NUMBERS
 from graphslice.runs.checkpoint_file import read_values, write_values
-from graphslice.stacking import KernelMachine, Trees, fit_boosting, fit_forest, fit_kernel
+from graphslice.stacking.kernel import KernelMachine, fit_kernel
+from graphslice.stacking.trees import Trees, fit_boosting, fit_forest
 
 _FEATURES = 6
 _KINDS = (("regression", 9), ("binary", 2), ("multiclass", 3))

@@ -10,8 +10,8 @@ from sklearn import ensemble
 from test_trees import CLASSES, FITS, labels, rows
 
 from graphslice.errors import InputError
-from graphslice.stacking import Trees, fit_boosting, fit_forest
 from graphslice.stacking import trees as fit_trees
+from graphslice.stacking.trees import Trees, fit_boosting, fit_forest
 
 
 def expected_numbers(decision: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -8,8 +8,8 @@ from scipy.stats import norm, rankdata, spearmanr
 from sklearn.svm import SVC, SVR
 
 from graphslice.errors import InputError
-from graphslice.stacking import KernelMachine, fit_kernel, kernel
-from graphslice.stacking.kernel import kernel_matrix, training_kernel
+from graphslice.stacking import kernel
+from graphslice.stacking.kernel import KernelMachine, fit_kernel, kernel_matrix, training_kernel
 from graphslice.system import threads
 from graphslice.tasks import fit_knots, interpolate, to_scores
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphslice.errors import InputError
-from graphslice.stacking import Trees, fit_boosting, fit_forest
+from graphslice.stacking.trees import Trees, fit_boosting, fit_forest
 from graphslice.system import threads
 
 FITS = {"forest": fit_forest, "boosting": fit_boosting}

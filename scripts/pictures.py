@@ -20,7 +20,7 @@ import pandas as pd
 from PIL import Image
 
 from docs_figures import architecture, benchmarks, hero, themes
-from graphslice.evaluation.plots import report_style
+from graphslice.report.figures import report_style
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from docs_figures import benchmarks, hero, themes
-from graphslice.evaluation.plots import report_style
+from graphslice.report.figures import report_style
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"

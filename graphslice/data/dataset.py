@@ -121,11 +121,6 @@ class LabelledDataset:
         return [task.name for task in self.tasks]
 
     @property
-    def all_target_names(self) -> list[str]:
-        """Names of all targets of a preprocessed dataset, the auxiliary ones of atoms and bonds last."""
-        return self.target_names + [name for labels in self.auxiliary.values() for name in labels.names]
-
-    @property
     def is_pcqm4m(self) -> bool:
         """True if the dataset is PCQM4M-LSC, which is evaluated with OGB's evaluator."""
         return self.name in OGB_FOLDERS
@@ -133,21 +128,6 @@ class LabelledDataset:
     @property
     def level(self) -> str:
         return self.all_labels.level
-
-    def labels(self, rows: np.ndarray) -> np.ndarray:
-        """Return the labels of some rows, ``float64 [M, T]``, row by row: one for each molecule, atom or bond."""
-        return self.all_labels[rows]
-
-    def molecules(self, rows: np.ndarray) -> np.ndarray:
-        """Return the index into ``rows`` of each of their :meth:`labels`, ``int64 [M]``."""
-        return self.all_labels.molecules(rows)
-
-    def identity_columns(self, rows: np.ndarray) -> dict[str, list]:
-        """Return the columns by which users recognise rows: row (from 1), SMILES (empty without one), identifiers."""
-        order = rows.tolist()
-        smiles = [self.smiles[row] if len(self.smiles) else "" for row in order]
-        identifiers = {name: [texts[row] for row in order] for name, texts in self.identifiers.items()}
-        return {"row": [row + 1 for row in order], "smiles": smiles, **identifiers}
 
     def bounds(self, rows: np.ndarray) -> np.ndarray | None:
         """Return the bounds of some rows, ``float64 [R, T, 2]``; None if the dataset has none."""

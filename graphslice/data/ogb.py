@@ -38,11 +38,6 @@ def import_ogb_lsc() -> Any:
     return ogb.lsc
 
 
-def table_path(name: str, root: str | Path) -> Path:
-    """Return the path of OGB's table of SMILES and gaps."""
-    return Path(root) / OGB_FOLDERS[name] / "raw" / "data.csv.gz"
-
-
 def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Splits]:
     """Load SMILES, HOMO-LUMO gaps (float64, eV; nan where unpublished) and OGB's splits (int64 rows) of PCQM4M-LSC v1
     or v2; OGB downloads it to ``root`` unless the folder exists, which needs no network."""

@@ -16,14 +16,20 @@ from graphslice.data.columns import TableColumns, target_names
 from graphslice.data.dataset import LabelledDataset, describe_reasons
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.formats import split_sheet
-from graphslice.data.labels import pointers
-from graphslice.data.loaders import absolute_dataset, column_names, is_dataset_name, is_frame, load_dataset
-from graphslice.data.splits import SPLITS, TRAIN_AND_VALID, Splits
+from graphslice.data.labels import pointers, ragged_indices
+from graphslice.data.loaders import (
+    absolute_dataset,
+    column_names,
+    dataset_path,
+    is_dataset_name,
+    is_frame,
+    load_dataset,
+)
+from graphslice.data.splits import TRAIN_AND_VALID, Splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import Rows, is_table_name, list_array, number_array, open_table, text_array, write_table
-from graphslice.errors import InputError, quoted_list
-from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
-from graphslice.evaluation.metrics import score_rows
+from graphslice.data.tables import Rows, list_array, number_array, open_table, text_array, write_table
+from graphslice.errors import InputError, check_choice, quoted_list
+from graphslice.evaluation.metrics import COVERAGE_LEVEL, add_coverage, coverage, score_rows
 from graphslice.inference.predictions import Predictions, output_arrays
 from graphslice.inference.predictor import IDENTICAL_SIMILARITY, Predictor
 from graphslice.runs.run_files import find_members, locate_dataset, read_splits, run_directory_of
@@ -84,11 +90,10 @@ def _load_training_data(
 
 
 def _columns(dataset: str) -> list[str]:
-    """Column names of a dataset if it is a table that exists, else none."""
-    is_table = Path(dataset).is_dir() or (is_table_name(dataset) and not dataset.endswith(STORE_SUFFIX))
-    if is_dataset_name(dataset) or not is_table:
+    """Column names of a dataset if it is a table, else none."""
+    if is_dataset_name(dataset) or dataset.endswith(STORE_SUFFIX):
         return []
-    with open_table(Path(dataset)) as table:
+    with open_table(dataset_path(dataset)) as table:
         return list(table.columns)
 
 
@@ -212,26 +217,14 @@ def evaluate(
     dataset: LabelledDataset,
     split: str,
     splits: Splits | None,
-    out: Path | None = None,
+    out: Path | None = None,  # table of labels and predictions
     console: Console = QUIET,  # shows the progress
 ) -> dict:
-    """Evaluate a model on a split of a dataset of :func:`align_targets`; ``out`` as in :func:`write_predictions`.
-
-    The result is that of :func:`~graphslice.evaluation.metrics.scores`, with ``unanswered``, the number of molecules
-    without a prediction, which are left out, and ``first_unanswered``, row and error message of the first one. A
-    calibrated model adds ``learned``, the number of predicted molecules with the fingerprint of a stored training
-    molecule, and the coverage as :func:`~graphslice.evaluation.coverage.add_coverage`. InputError: there is no such
-    split, it has no labels, no molecule of it can be predicted, or ``out`` cannot be written.
-    """
+    """Return the scores on a split of a dataset of :func:`align_targets`; with ``unanswered``, the number of molecules
+    without a prediction, ``first_unanswered``, row and reason of the first, and of a calibrated model ``learned``, the
+    number of molecules with the fingerprint of a stored training molecule, and the coverage."""
     existing = {**(splits or {}), "all": np.arange(len(dataset))}
-    if split not in existing:
-        is_ensemble = predictor.num_models > 1 and split in SPLITS
-        hint = "; each member has another one, whose scores are in metrics.json" if is_ensemble else ""
-        if split in (predictor.config.data.split or "").split("+"):  # train+valid
-            hint = f"; the run was trained on {split!r} too"
-        known = dataset.all_labels.known()
-        labelled = [name for name, rows in existing.items() if known[rows].any()]
-        raise InputError(f"{dataset.name} has no split {split!r}: give split {' or '.join(labelled)}{hint}")
+    check_choice(f"split of {dataset.name}", split, existing)
     rows = existing[split]
     rows = rows[dataset.all_labels.known()[rows]]
     if not len(rows):
@@ -248,8 +241,8 @@ def evaluate(
     predicted_rows, indices = rows[predicted], predictions.places(predicted)
     result = score_rows(dataset, predicted_rows, predictions.values[indices])
     if predictions.interval is not None:
-        interval, labels = predictions.interval.take_rows(indices), dataset.labels(predicted_rows)
-        add_coverage(result, coverage(interval, labels, dataset.molecules(predicted_rows), dataset.tasks))
+        interval, labels = predictions.interval.take_rows(indices), dataset.all_labels[predicted_rows]
+        add_coverage(result, coverage(interval, labels, dataset.all_labels.molecules(predicted_rows), dataset.tasks))
     if predictions.neighbours is not None:
         result["learned"] = int((predictions.neighbours.similarity[predicted] > IDENTICAL_SIMILARITY).sum())
     failures = [(row, error) for row, error in zip(rows.tolist(), predictions.errors, strict=True) if error is not None]
@@ -259,23 +252,19 @@ def evaluate(
 def write_predictions(
     path: Path, dataset: LabelledDataset, rows: np.ndarray, predictions: Predictions, store: GraphStore | None = None
 ) -> None:
-    """Write the labels and predictions of some rows as a table.
-
-    The columns are row (from 1), smiles (empty without one), the identifiers of the dataset, for each target its label
-    ``<target>_true`` (empty if unknown), and those of ``graphslice predict``, ``error`` only if needed. Labels and
-    predictions of atoms and bonds are lists in the order of the SMILES, also from the graph order of a ``store``.
-    """
-    labels, ptr = dataset.labels(rows), None
+    """Write a table of some rows: row (from 1), smiles, identifiers, each label ``<target>_true``, and the columns of
+    ``graphslice predict``; lists of atoms and bonds in the order of the SMILES, also from the graph order of a
+    ``store``."""
+    labels, ptr = dataset.all_labels[rows], None
     if predictions.ptr is not None:
         ptr = pointers(dataset.all_labels.counts_of(rows))
         if store is not None:
             order = store.order(rows)
             predictions = predictions.in_smiles_order(order)
             labels = labels[np.repeat(ptr[:-1], np.diff(ptr)) + order[:, 0]]
-    columns: dict[str, pa.Array] = {
-        name: pa.array(cells) if name == "row" else text_array(cells)
-        for name, cells in dataset.identity_columns(rows).items()
-    }
+    texts = {"smiles": dataset.smiles or [""] * len(dataset), **dataset.identifiers}
+    columns: dict[str, pa.Array] = {"row": number_array(rows + 1)}
+    columns |= {name: text_array([cells[row] for row in rows.tolist()]) for name, cells in texts.items()}
     bounds = dataset.bounds(rows)
     for t, task in enumerate(dataset.tasks):
         array = _label_array(task, labels[:, t], ptr)
@@ -311,3 +300,34 @@ def _with_bounds(labels: pa.Array, bounds: np.ndarray) -> pa.Array:
     for row in np.flatnonzero(is_bounded(bounds)).tolist():
         texts[row] = bound_text(bounds[row])
     return text_array(texts)
+
+
+# --- out-of-fold predictions: every model predicts molecules outside its training set -----------------------
+
+
+def rows_in_split(splits: Sequence[Splits], split: str) -> np.ndarray:
+    """Return the rows that are in a split of at least one model, ``int64 [R]``, ascending."""
+    return np.unique(np.concatenate([np.asarray(rows_of.get(split, []), np.int64) for rows_of in splits]))
+
+
+def predict_held_out(
+    predictors: Sequence[Predictor], splits: Sequence[Splits], split: str, store: GraphStore, rows: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return means over the models that have each of some ascending rows in their own split, such as a test fold: the
+    uncalibrated predictions, ``float32 [S, W]`` by molecule, atom or bond, and difficulty estimates, ``[S, T]`` by
+    name."""
+    ptr = pointers(store.atom_bond_counts(predictors[0].level, rows))
+    sums: dict[str, np.ndarray] = {}
+    num_models = np.zeros((ptr[-1], 1))
+    for predictor, rows_of in zip(predictors, splits, strict=True):
+        held_out = np.intersect1d(rows, rows_of.get(split, []))
+        if not len(held_out):
+            continue
+        indices = ragged_indices(ptr, np.searchsorted(rows, held_out))
+        num_models[indices] += 1
+        domain = None if predictor.calibration is None else predictor.calibration.domain
+        values, difficulty = predictor.predict_uncalibrated(store, held_out, domain)
+        for name, part in {"values": values, **difficulty}.items():
+            sums.setdefault(name, np.zeros((ptr[-1], part.shape[1])))[indices] += part
+    means = {name: (total / num_models).astype(np.float32) for name, total in sums.items()}
+    return means.pop("values"), means

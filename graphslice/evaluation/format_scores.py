@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 
 from graphslice.errors import pluralize, quoted_list
-from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.metrics import METRICS, MIN_SEEDS, mean_interval, mean_of_defined, prediction_count
+from graphslice.evaluation.metrics import (
+    COVERAGE_LEVEL,
+    METRICS,
+    MIN_SEEDS,
+    mean_interval,
+    mean_of_defined,
+    prediction_count,
+)
 from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
@@ -56,6 +62,12 @@ def _format_like(text: str, value: float) -> str:
     if 1000 <= abs(value) < 1e6 or ("e" in text and 1 <= abs(value) < 1e6):
         text = f"{value:,.0f}"
     return text.replace("-", MINUS)
+
+
+def shortened(text: str, most: int = 40) -> str:
+    """Shorten a text to at most ``most`` characters by replacing its middle with an ellipsis."""
+    text, most = text.encode(errors="replace").decode(), max(most, 5)  # undecodable bytes of a file cannot be drawn
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[most // 2 + 1 - most :]}"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
@@ -180,11 +192,6 @@ def _covered(targets: list[dict], labels: str) -> str:
     return f"{_mean(targets, f'coverage_{COVERAGE_LEVEL}'):.0%} of the {labels}"
 
 
-def describe_factor(factor: float) -> str:
-    """Format the typical error of a target that is trained on its logarithm."""
-    return f"a factor of {plain(factor, 3)}"
-
-
 def _mean(scores: list[dict], name: str) -> float:
     return mean_of_defined(target[name] for target in scores)
 
@@ -197,7 +204,7 @@ def _values(scores: dict, names: list[str] | tuple[str, ...], digits: int) -> st
             form = f".{digits}f" if not 0 < abs(scores[name]) < 0.01 else f".{digits - 1}g"
             texts.append(f"{METRICS[name].label} {scores[name]:{form}}")
     if (factor := scores.get("median_factor")) is not None:
-        texts.append(f"typical error {describe_factor(factor)}")
+        texts.append(f"typical error a factor of {plain(factor, 3)}")
     return ", ".join(texts)
 
 

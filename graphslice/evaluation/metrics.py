@@ -1,4 +1,5 @@
-"""Metrics of regression and classification (the MAE on PCQM4M-LSC by OGB's own evaluator), and confidence intervals."""
+"""Metrics of regression and classification (the MAE on PCQM4M-LSC by OGB's own evaluator), confidence intervals of
+them, and the empirical coverage of prediction intervals."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphslice.calibration import mean_per_molecule
 from graphslice.data.ogb import OGB_FOLDERS, import_ogb_lsc
 from graphslice.errors import InputError, check_choice
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, each_target, is_bounded, within_bounds
 
 if TYPE_CHECKING:
     from graphslice.data.dataset import LabelledDataset
+    from graphslice.inference.predictions import PredictionInterval
 
 # Probabilities are clipped to at least this value before their logarithm is taken.
 _MIN_PROBABILITY = 1e-7
@@ -115,7 +118,7 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions:
 
 def selection_score(name: str, dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> float:
     """Compute the metric that selects a model, on rows of a dataset: a mean error counts errors of bounds too."""
-    labels, bounds = dataset.labels(rows), dataset.bounds(rows)
+    labels, bounds = dataset.all_labels[rows], dataset.bounds(rows)
     if bounds is not None and name in ("mae", "rmse", "loss"):
         labels = labels.copy()
         for t, task, where in each_target(dataset.tasks):
@@ -137,7 +140,7 @@ def selection_score(name: str, dataset: LabelledDataset, rows: np.ndarray, predi
 def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict:
     """Compute :func:`scores` for rows, with ``atoms`` or ``bonds``, the number of these, at their level; for bounds
     also their number, ``bounds``, and ``bounds_respected``, the share that the predictions respect."""
-    labels, bounds = dataset.labels(rows), dataset.bounds(rows)
+    labels, bounds = dataset.all_labels[rows], dataset.bounds(rows)
     result = scores(dataset.name, dataset.tasks, labels, predictions)
     labelled = int((~np.isnan(labels)).any(axis=1).sum())
     if dataset.level == "molecule":
@@ -313,3 +316,51 @@ def mean_interval(values: np.ndarray, folds: int = 0, comparisons: int = 1) -> t
     factor = 1 / len(values) + (1 / (folds - 1) if folds else 0)  # 1 / (folds - 1): size of test over training set
     half_width = t.ppf(1 - (1 - _LEVEL) / comparisons / 2, len(values) - 1) * values.std(ddof=1) * np.sqrt(factor)
     return float(values.mean() - half_width), float(values.mean() + half_width)
+
+
+# --- prediction intervals and sets ----------------------------------------------------------------
+
+#: Nominal coverage of the intervals that are evaluated, in percent.
+COVERAGE_LEVEL = 90
+
+
+def coverage(
+    interval: PredictionInterval, labels: np.ndarray, molecules: np.ndarray, tasks: Sequence[Task]
+) -> dict[str, dict[str, float]]:
+    """Compute coverage and mean width, or size of sets, by target; nan without labels ``float64 [R, T]``. On a
+    logarithmic scale ``factor`` is the geometric mean of upper over lower bound. Atoms and bonds are averaged within
+    ``molecules int64 [R]`` first, which is the coverage that the intervals guarantee."""
+    results = {}
+    prediction_sets = iter(interval.sets.values())
+    for t, task in enumerate(tasks):
+        y = labels[:, t]
+        known = np.isfinite(y)
+        groups = molecules[known]
+        if task.classes:
+            sets = next(prediction_sets)
+            inside = sets[known, y[known].astype(int)]
+            sizes = sets[known].sum(axis=1)
+            results[task.name] = {"coverage": _mean(inside, groups), "classes": _mean(sizes, groups)}
+        else:
+            low, high = interval.low[:, t], interval.high[:, t]
+            inside = (low[known] <= y[known]) & (y[known] <= high[known])
+            results[task.name] = {"coverage": _mean(inside, groups), "width": _mean(high[known] - low[known], groups)}
+            if task.transform == "log":
+                with np.errstate(divide="ignore", invalid="ignore"):  # infinite intervals begin at 0
+                    logs = np.log(high[known]) - np.log(low[known])
+                results[task.name]["factor"] = float(np.exp(_mean(logs, groups)))
+    return results
+
+
+def add_coverage(result: dict, coverages: dict[str, dict[str, float]]) -> None:
+    """Add finite ``coverage_90``, ``width_90``, ``classes_90``; the first is None if infinite intervals cover all."""
+    for name, values in coverages.items():
+        finite: dict[str, float | None] = {key: value for key, value in values.items() if np.isfinite(value)}
+        if np.isinf(values.get("width", 0.0)):
+            finite["coverage"] = None
+        result["targets"][name] |= {f"{key}_{COVERAGE_LEVEL}": value for key, value in finite.items()}
+
+
+def _mean(values: np.ndarray, molecules: np.ndarray) -> float:
+    """Mean over molecules of the mean within each; nan without values."""
+    return float(mean_per_molecule(values, molecules).mean()) if len(values) else float("nan")

@@ -21,10 +21,7 @@ from graphslice.system.console import QUIET, remark
 from graphslice.system.machine import device_name
 
 #: Splits to submit, with the number of molecules that OGB has in each.
-TEST_SPLIT_SIZES = {
-    "pcqm4mv2": {"test-dev": 147_037, "test-challenge": 147_432},
-    "pcqm4m": {"test": 377_423},
-}
+TEST_SPLIT_SIZES = {"pcqm4mv2": {"test-dev": 147_037, "test-challenge": 147_432}, "pcqm4m": {"test": 377_423}}
 
 
 def submit(

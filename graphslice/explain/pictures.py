@@ -13,7 +13,7 @@ from matplotlib.font_manager import findfont
 from PIL import Image, ImageDraw, ImageFont
 from rdkit import Chem
 
-from graphslice.evaluation.plots import shortened
+from graphslice.evaluation.format_scores import shortened
 from graphslice.explain.attribution import SEVERAL_CLASSES, Explanation, short_number
 from graphslice.report.drawing import drawing_module
 

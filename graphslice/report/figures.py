@@ -7,8 +7,10 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, cast
 
+import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -17,10 +19,44 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from sklearn import metrics
 
 from graphslice.data.splits import random_subset
-from graphslice.evaluation.format_scores import number, plain
+from graphslice.evaluation.format_scores import number, plain, shortened
 from graphslice.evaluation.metrics import CALIBRATION_BINS, METRICS, calibration_bins, scores
-from graphslice.evaluation.plots import COLOURS, PANEL, SQUARE, new_figure, report_style, shortened
 from graphslice.tasks import BINARY, REGRESSION, Task
+
+#: Colours of figures, and of light pages.
+COLOURS = {"c1": "#0072b2", "c2": "#d55e00", "c3": "#00805c", "ink": "#1b1f24", "soft": "#59636e"}
+COLOURS |= {"grid": "#e6e9ed"}
+#: Width and height of a panel in inches.
+PANEL, SQUARE = (420 / 72, 310 / 72), (420 / 72, 420 / 72)
+
+# Text stays text and is not parsed as formulas.
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "graphslice",
+    "text.parse_math": False,
+    **{f"axes.spines.{side}": False for side in ("top", "left", "right")},
+    **{f"{axis}tick.{size}": 0 for axis in "xy" for size in ("major.size", "minor.size")},
+    **{f"{axis}tick.major.pad": 6 for axis in "xy"},
+    **{f"{axis}tick.color": COLOURS["soft"] for axis in "xy"},
+    "font.size": 11,
+    "axes.labelsize": 12,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "xtick.labelsize": 11,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": COLOURS["ink"],
+    "axes.labelcolor": COLOURS["ink"],
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": COLOURS["grid"],
+    "axes.edgecolor": COLOURS["soft"],
+    "axes.formatter.useoffset": False,
+    "ytick.labelsize": 11,
+    "path.simplify": False,
+    "font.sans-serif": ["DejaVu Sans"],
+}
+#: Context manager and decorator: the style of reports.
+report_style = partial(matplotlib.rc_context, _STYLE)
 
 # Maximum number of dots of a plot; of more molecules, a random sample is drawn, which looks the same.
 _MAX_DOTS = 2_000
@@ -32,20 +68,23 @@ _MAX_CLASSES, _MAX_POINTS = 10, 300
 _SIMILARITY_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
+@report_style()
 def target_figures(task: Task, true: np.ndarray, values: np.ndarray, split: str) -> list[Figure]:
     """Compare predictions of a target, ``float32 [R, W]``, with true values, ``float64 [R]``, nan where unknown: one
     figure for regression, two for classification, none if no true value is known."""
     known = ~np.isnan(true)
-    y, values = true[known], values[known]
-    if not len(y):
-        return []
-    compared = _compared(task, y, values, split)
-    return [compared] if task.kind == REGRESSION else [compared, _reliability(task, y, values, split)]
+    y, values, figures = true[known], values[known], []
+    draws = {REGRESSION: [_draw_numbers], BINARY: [_draw_roc, _draw_reliability]}
+    for draw in draws.get(task.kind, [_draw_confusion, _draw_reliability]) if len(y) else ():
+        axes = new_panel(SQUARE, title=_score_caption(task, y, values))
+        caption = draw(axes, task, y, values)
+        figures.append(Figure(to_svg(axes), caption, split.capitalize()))
+    return figures
 
 
 def new_panel(size: tuple[float, float] = PANEL, **settings) -> Axes:
     """Make a figure with one panel; ``settings``: properties of its axes."""
-    _, (axes,) = new_figure(1, size)
+    axes = Canvas(figsize=size, layout="constrained").add_subplot()
     axes.set(**settings)
     return axes
 
@@ -58,15 +97,6 @@ def to_svg(axes: Axes) -> str:
         cast(Canvas, axes.figure).savefig(buffer, format="svg", dpi=144, metadata={"Date": None})
     svg = buffer.getvalue()
     return svg[svg.index("<svg") :]
-
-
-@report_style()
-def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
-    """Compare predictions with labels: scatter plot, ROC curve or confusion matrix."""
-    axes = new_panel(SQUARE, title=_score_caption(task, y, values))
-    draw = _draw_numbers if task.kind == REGRESSION else _draw_roc if task.kind == BINARY else _draw_confusion
-    caption = draw(axes, task, y, values)
-    return Figure(to_svg(axes), caption, _capital(split))
 
 
 def _score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
@@ -165,9 +195,8 @@ def _draw_confusion(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -
     return f"Confusion matrix of {task.name}: molecules by true and predicted class."
 
 
-@report_style()
-def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
-    """Draw the reliability diagram: observed frequency by predicted probability (of several classes, the top one)."""
+def _draw_reliability(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> str:
+    """Draw the observed frequency by predicted probability, of several classes the top one; return the caption."""
     if task.kind == BINARY:
         p, correct = values[:, 0].astype(np.float64), y == 1
         of, axis = f"class {task.classes[1]}", f"predicted probability of {shortened(task.classes[1])}"
@@ -175,8 +204,8 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
         p, correct = values.max(axis=1).astype(np.float64), values.argmax(axis=1) == y
         of, axis = "the most probable class", "predicted probability"
     error = scores("", [task], y[:, None], values)["calibration_error"]
-    summary = f"n = {len(y):,}, calibration error {number(error)}"
-    axes = new_panel(SQUARE, title=summary, xlabel=axis, ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1))
+    axes.set(title=f"n = {len(y):,}, calibration error {number(error)}")
+    axes.set(xlabel=axis, ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1))
     bin_of = calibration_bins(p)
     counts = np.bincount(bin_of, minlength=CALIBRATION_BINS)
     centres = (np.arange(CALIBRATION_BINS) + 0.5) / CALIBRATION_BINS
@@ -187,8 +216,7 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
     )
     _draw_line(axes, means, shares, "c2", dots=True)
     caption = f"Reliability diagram for {of} of {task.name}, in {CALIBRATION_BINS} bins of the predicted probability; "
-    caption += f"the line marks perfect calibration. Bars show the molecules per bin, at most {int(counts.max()):,}."
-    return Figure(to_svg(axes), caption, _capital(split))
+    return f"{caption}the line marks perfect calibration. Bars show the molecules per bin, at most {counts.max():,}."
 
 
 @report_style()
@@ -204,7 +232,7 @@ def learning_curves(points: Sequence[dict[int, float]], label: str, best: Sequen
 
 
 @report_style()
-def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -> Figure:
+def error_by_similarity(similarity: np.ndarray, error: np.ndarray) -> Figure:
     """Draw the mean error by similarity to the nearest training molecule. Both ``float64 [R]``."""
     edges = np.array([*_SIMILARITY_EDGES, 1.1])
     # float32 similarities of identical fingerprints may be slightly below 1.
@@ -212,8 +240,7 @@ def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -
     bins = [error[bin_of == k] for k in range(len(_SIMILARITY_EDGES))]
     means = [found.mean() if len(found) else np.nan for found in bins]
     errors = [found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0 for found in bins]
-    axes = new_panel(xlabel="Tanimoto similarity of the nearest training molecule")
-    axes.set_ylabel("mean " + label.removeprefix("mean "))
+    axes = new_panel(xlabel="Tanimoto similarity of the nearest training molecule", ylabel="mean error")
     bars = axes.bar(
         np.arange(len(bins)) + 0.5, means, 0.95, yerr=errors, color=COLOURS["c1"], alpha=0.75, ecolor=COLOURS["soft"]
     )
@@ -229,15 +256,6 @@ def _draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, *, dots: b
     axes.plot(x, y, color=COLOURS[colour], linewidth=1.8)
     if dots:
         _draw_dots(axes, x, y, colour, large=True)
-
-
-def split_name(split: str) -> str:
-    """Return the display name of a split."""
-    return "validation" if split == "valid" else split
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def image(svg: str, label: str, kind: str) -> Markup:

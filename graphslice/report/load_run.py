@@ -11,28 +11,15 @@ import numpy as np
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.loaders import load_dataset
-from graphslice.data.ogb import OGB_FOLDERS, table_path
+from graphslice.data.ogb import OGB_FOLDERS
+from graphslice.data.splits import split_name
 from graphslice.errors import InputError
-from graphslice.report.figures import split_name
+from graphslice.evaluation.format_scores import shortened
+from graphslice.runs import run_files
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.runs.ensemble import find_models, read_checkpoints
-from graphslice.runs.run_files import (
-    CONFIG,
-    OUT_OF_FOLD,
-    is_finished,
-    read_config,
-    read_metric_logs,
-    read_metrics,
-    read_splits,
-    read_start,
-    read_training,
-    resume_command,
-)
 from graphslice.system.console import QUIET
 from graphslice.training.resolve import first_member, load_molecule_data
-
-# Longer names of molecules are cut.
-_LONGEST_NAME = 40
 
 
 @dataclass
@@ -68,7 +55,7 @@ class Run:
     @property
     def held_out_folds(self) -> bool:
         """True if folds of the training set took the place of a validation set."""
-        return not self.folds and (self.folder / OUT_OF_FOLD).is_file()
+        return not self.folds and (self.folder / run_files.OUT_OF_FOLD).is_file()
 
     def split_name(self, split: str) -> str:
         """Return the display name of the split of some scores."""
@@ -84,18 +71,19 @@ class Run:
         """Return the name of a row for the reader: its first identifier, if it has one, and its number."""
         columns = self.data.dataset.identifiers if self.data is not None else {}
         name = next((text for texts in columns.values() if (text := texts[row].strip())), "")
-        name = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-        return f"{name} (row {row + 1})" if name else f"row {row + 1}"
+        return f"{shortened(name)} (row {row + 1})" if name else f"row {row + 1}"
 
 
 def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
     """Read a finished run, and its molecules if ``data`` does not hold them, of which a failure becomes ``data_error``;
     raises :class:`InputError` if the directory holds no finished run."""
-    if not (folder / CONFIG).is_file():
+    if not (folder / run_files.CONFIG).is_file():
         raise InputError(f"{folder} holds no run: give a run directory written by graphslice train")
-    if not is_finished(folder):
-        raise InputError(f"{folder} holds a run that is not finished: continue it with {resume_command(folder)}")
-    models, config = find_models(folder), read_config(folder)
+    if not run_files.is_finished(folder):
+        raise InputError(
+            f"{folder} holds a run that is not finished: continue it with {run_files.resume_command(folder)}"
+        )
+    models, config = find_models(folder), run_files.read_config(folder)
     checkpoints = read_checkpoints(folder)  # raises an InputError if they are damaged or of other runs
     data_error = None
     if (level := config.model.level) != MOLECULE:
@@ -105,7 +93,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
             data = _read_data(config, folder)
         except (InputError, OSError) as error:
             data_error = str(error)
-    files = read_metrics(folder), read_training(folder), read_start(folder)
+    files = run_files.read_metrics(folder), run_files.read_training(folder), run_files.read_start(folder)
     return Run(folder, config, *files, models, checkpoints, data, data_error)
 
 
@@ -113,7 +101,7 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
     settings = config.data
     if settings.dataset == "pyg":
         raise FileNotFoundError("the molecules were PyG graphs, which are not stored on disk")
-    if settings.dataset in OGB_FOLDERS and not table_path(settings.dataset, settings.root).exists():
+    if settings.dataset in OGB_FOLDERS and not (Path(settings.root) / OGB_FOLDERS[settings.dataset]).exists():
         raise FileNotFoundError(f"{settings.dataset} is no longer in {settings.root}")  # instead of a download
     if settings.cache and not Path(settings.cache).is_dir():  # as of a run from elsewhere
         settings = replace(settings, cache=None)
@@ -122,7 +110,7 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
         raise InputError(f"{settings.dataset} has changed since the run")
     # Every member of an ensemble has its own split; the dataset is described with that of the first.
     first = first_member(replace(config, data=settings))
-    return load_molecule_data(first, dataset, QUIET, read_splits(folder))
+    return load_molecule_data(first, dataset, QUIET, run_files.read_splits(folder))
 
 
 @dataclass(frozen=True)
@@ -138,7 +126,7 @@ def read_curve(folder: Path, metric: str, higher_is_better: bool) -> Curve:
     """Read the learning curve of one model, over all resumptions, from its run directory."""
     columns = ("train_loss_epoch", f"val_{metric}", "val_choice")
     logged: dict[str, dict[int, float]] = {name: {} for name in columns}
-    for line in read_metric_logs(folder):
+    for line in run_files.read_metric_logs(folder):
         for name in columns:
             if line.get(name) and line.get("epoch"):
                 logged[name][int(line["epoch"]) + 1] = float(line[name])  # the log counts from 0

@@ -18,14 +18,13 @@ import numpy as np
 from graphslice.calibration import Calibration
 from graphslice.calibration.domain import DOMAIN_BITS, ApplicabilityDomain
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.featurize import fingerprint_rows
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import pluralize
-from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.format_scores import MINUS, number, plain, with_std
-from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.evaluation.evaluate import predict_held_out, rows_in_split
+from graphslice.evaluation.format_scores import number, plain, with_std
+from graphslice.evaluation.metrics import COVERAGE_LEVEL
 from graphslice.inference.predictions import is_sure
-from graphslice.inference.predictor import Predictor
+from graphslice.inference.predictor import Predictor, nearest_training_molecules
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.figures import (
     Card,
@@ -45,12 +44,8 @@ from graphslice.runs.ensemble import read_calibration
 from graphslice.runs.run_files import OUT_OF_FOLD, read_splits
 from graphslice.tasks import BINARY, REGRESSION, Task, describe_class, each_target, output_slices, prediction_columns
 
-# Maximum number of molecules of a split to predict with a single model; of a larger split, a random sample is used.
+# Maximum number of molecules of a split to predict; of a larger split, a random sample is used.
 _MAX_PREDICTED = 5_000
-# Minimum of this maximum when it is divided among several models.
-_MIN_PREDICTED = 1_000
-# Maximum number of training molecules for the similarity search, which then takes less than a second.
-_MAX_TRAINING = 20_000
 _MAX_WORST, _MAX_SCAFFOLDS = 20, 12
 
 
@@ -76,7 +71,7 @@ def predict_split(
     rows = rows[~np.isnan(data.dataset.targets[rows]).all(axis=1)]
     if not len(rows):
         return None
-    sample = random_subset(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)))
+    sample = random_subset(rows, _MAX_PREDICTED)
     mean, _ = predict_held_out(predictors, splits, split, data.store, sample)
     values = mean if calibration is None else calibration.probabilities(mean, data.dataset.tasks)
     return SplitPredictions(sample, values, len(rows))
@@ -100,32 +95,21 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
     return SplitPredictions(sample, values, len(rows))
 
 
-@dataclass(frozen=True)
-class TrainingSimilarity:
-    """Similarity of R molecules to the nearest training molecule."""
+def nearest_training(run: Run, rows: np.ndarray, splits: Sequence[Splits], split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Find the nearest training molecule of each row, among those stored with the models that have it in ``split``: the
+    similarity, ``float32 [R]``, and its row, ``int64 [R]``, -1 if none was compared."""
+    similarity, neighbours = np.full(len(rows), -1, np.float32), np.full(len(rows), -1)
+    for domain, rows_of in zip(_domains(run), splits, strict=True):
+        selected = np.flatnonzero(np.isin(rows, rows_of.get(split, [])))
+        found, indices = nearest_training_molecules(domain, run.molecules.store, rows[selected])
+        is_nearer = found > similarity[selected]
+        nearer = selected[is_nearer]
+        similarity[nearer], neighbours[nearer] = found[is_nearer], domain.rows[indices[is_nearer]]
+    return similarity, neighbours
 
-    similarity: np.ndarray  # float64 [R], Tanimoto similarity of Morgan fingerprints of radius 2
-    neighbours: np.ndarray  # int64 [R], row of the nearest training molecule; -1 for rows that were not compared
-    num_compared: int  # training molecules in the search
-    num_training: int  # from which these were sampled at random
 
-
-def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData) -> TrainingSimilarity:
-    """Find the nearest training molecule of each row, in the training sets of the models that have it in ``split``."""
-    compared = [random_subset(np.sort(rows_of["train"]), _MAX_TRAINING) for rows_of in splits]
-    similarity, neighbours = np.zeros(len(rows)), np.full(len(rows), -1)
-    bits = fingerprint_rows(data.store, rows, DOMAIN_BITS)
-    for training_rows, rows_of in zip(compared, splits, strict=True):
-        selected = np.isin(rows, rows_of.get(split, []))
-        if selected.any():
-            training_bits = fingerprint_rows(data.store, training_rows, DOMAIN_BITS)
-            domain = ApplicabilityDomain.from_fingerprints(training_bits, training_rows, 0)
-            found, indices = domain.nearest(bits[selected])
-            is_nearer = (found > similarity[selected]) | (neighbours[selected] < 0)
-            nearer = np.flatnonzero(selected)[is_nearer]
-            similarity[nearer], neighbours[nearer] = found[is_nearer], training_rows[indices[is_nearer]]
-    num_training = max(len(rows_of["train"]) for rows_of in splits)
-    return TrainingSimilarity(similarity, neighbours, max(map(len, compared)), num_training)
+def _domains(run: Run) -> list[ApplicabilityDomain]:
+    return [checkpoint.calibration.domain for checkpoint in run.checkpoints if checkpoint.calibration is not None]
 
 
 @dataclass(frozen=True)
@@ -155,8 +139,8 @@ def prediction_sections(run: Run) -> list[Section]:
     evaluated = _evaluate(run, split, predictions)
     sections = [_predictions(run, evaluated, split)]
     if not (run.held_out_folds and split == "valid"):  # those are training molecules
-        near = nearest_training(predictions.rows, splits, split, run.data)
-        sections += [_error_analysis(run, evaluated, near), _worst_molecules(run, evaluated, near)]
+        near = nearest_training(run, predictions.rows, splits, split)
+        sections += [_error_analysis(run, evaluated, near[0]), _worst_molecules(run, evaluated, *near)]
     return sections
 
 
@@ -203,15 +187,13 @@ def _predictions(run: Run, evaluated: EvaluatedSplit, split: str) -> Section:
     return section
 
 
-def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
+def _error_analysis(run: Run, evaluated: EvaluatedSplit, similarity: np.ndarray) -> Section:
     tasks = run.molecules.dataset.tasks
-    note = f"{pluralize(len(near.similarity), 'molecule')}, compared with {near.num_compared:,} training molecules"
-    if near.num_compared < near.num_training:
-        note += f" sampled at random from {near.num_training:,}, so the nearest neighbour may be missed"
+    note = f"{pluralize(len(similarity), 'molecule')}, compared with {_domains(run)[0].molecules}"
     parts = [
         Text(f"For the {evaluated.name} set. {describe_error(tasks)}"),
         Heading("By similarity to the training set"),
-        Figures([error_by_similarity(near.similarity, evaluated.error, error_name(tasks))]),
+        Figures([error_by_similarity(similarity, evaluated.error)]),
         Text(f"{note}. Tanimoto similarity of Morgan fingerprints of radius 2 ({DOMAIN_BITS:,} bits)."),
         *_by_scaffold(run, evaluated),
     ]
@@ -238,17 +220,18 @@ def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
     return [Heading("By scaffold"), Table(caption, ["scaffold", "molecules", "mean error"], rows)]
 
 
-def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
+def _worst_molecules(run: Run, evaluated: EvaluatedSplit, similarity: np.ndarray, neighbours: np.ndarray) -> Section:
     worst = np.argsort(-evaluated.error, kind="stable")[:_MAX_WORST].tolist()
     several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
     text = (
         f"The {evaluated.name} molecules with the largest errors, in descending order.{several} "
         "A similar training molecule with a different label suggests an activity cliff or a labelling error."
     )
-    return Section("worst", "Largest errors", [Text(text), Cards([_card(run, evaluated, near, i) for i in worst])])
+    cards = [_card(run, evaluated, i, float(similarity[i]), int(neighbours[i])) for i in worst]
+    return Section("worst", "Largest errors", [Text(text), Cards(cards)])
 
 
-def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int) -> Card:
+def _card(run: Run, evaluated: EvaluatedSplit, place: int, similarity: float, training_row: int) -> Card:
     """Build the card of a molecule and of its nearest training molecule, for the target with the largest error."""
     row, dataset = int(evaluated.predictions.rows[place]), run.molecules.dataset
     t = int(np.nanargmax(evaluated.by_target[place]))
@@ -261,8 +244,8 @@ def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: 
         text += ", sure" if is_sure(sets[[place]], values, task)[0] else ", unsure"
     facts.append(("predicted", text))
     compared = None
-    if (training_row := int(near.neighbours[place])) >= 0:
-        facts.append(("similarity to training set", f"{near.similarity[place]:.2f}"))
+    if training_row >= 0:
+        facts.append(("similarity to training set", f"{similarity:.2f}"))
         bounds = dataset.bounds(np.array([training_row]))
         label = label_text(task, dataset.targets[training_row, t], None if bounds is None else bounds[0, t])
         title = f"nearest training molecule: {run.name_of(training_row)}"
@@ -303,16 +286,6 @@ def error_scales(tasks: Sequence[Task], labels: np.ndarray) -> np.ndarray:
         if task.kind == REGRESSION and len(known) > 1:
             scales[t] = np.std(_log10(known) if task.transform == "log" else known) or 1.0
     return scales
-
-
-def error_name(tasks: Sequence[Task]) -> str:
-    """Return the axis label of the combined error."""
-    if len(tasks) > 1:
-        return "error, mean of the targets"
-    (task,) = tasks
-    if task.kind != REGRESSION:
-        return f"1 {MINUS} P(true class)"
-    return "absolute error in decades" if task.transform == "log" else "absolute error"
 
 
 def describe_error(tasks: Sequence[Task]) -> str:

@@ -6,43 +6,27 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
 from markupsafe import Markup
 
-from graphslice.data.featurize import molecule_keys
-from graphslice.data.split_maker import Duplicates, count_shared
-from graphslice.data.splits import SPLITS, Splits
+from graphslice.data.splits import SPLITS, Splits, split_name
 from graphslice.errors import pluralize
-from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import (
     MINUS,
     NONE,
     PRINTED_METRICS,
     describe_bounds,
     describe_covered,
-    describe_factor,
     describe_width,
     label_noun,
     number,
     plain,
     with_std,
 )
-from graphslice.evaluation.metrics import METRICS, prediction_count
-from graphslice.report.figures import (
-    Code,
-    Figure,
-    Figures,
-    Heading,
-    Part,
-    Section,
-    Table,
-    Text,
-    learning_curves,
-    split_name,
-)
+from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS, prediction_count
+from graphslice.report.figures import Code, Figure, Figures, Heading, Part, Section, Table, Text, learning_curves
 from graphslice.report.load_run import Run, read_curve
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.runs.run_files import REJECTED, is_finished, read_metrics, read_splits
@@ -63,7 +47,7 @@ def data_section(run: Run) -> Section:
     section.parts += _rejected(run)
     if run.data is None:
         return section
-    repeated = _duplicates(run).describe()
+    repeated = run.data.duplicates.describe()
     summary = f"{repeated[:1].upper()}{repeated[1:]}." if repeated else "No molecule occurs in more than one row."
     section.parts += [Heading("Duplicates"), Text(summary)]
     section.parts += _labels(run)
@@ -104,17 +88,6 @@ def _rejected(run: Run) -> list[Part]:
     caption += f", {pluralize(used, 'row')} used without an invalid label" * bool(used) + f"; {REJECTED} lists all."
     rows = [[line["reason"], line["row"]] for line in lines[:_MAX_REJECTED]]
     return [*parts, Table(f"{caption} Row numbers count from 1.", ["reason", "row"], rows)]
-
-
-def _duplicates(run: Run) -> Duplicates:
-    """Duplicates of the data; for splits given in the dataset, rows shared between splits are counted here."""
-    data = run.molecules
-    if data.dataset.splits is None or data.dataset.is_pcqm4m or data.duplicates.shared:
-        return data.duplicates
-    return replace(
-        data.duplicates,
-        shared=count_shared(data.splits, data.usable_rows, molecule_keys(data.store, data.usable_rows).family),
-    )
 
 
 def _labels(run: Run) -> list[Part]:
@@ -203,7 +176,7 @@ def headlines(run: Run) -> list[Markup]:
             for metric, label in _HEADLINE_SCORES[task.kind].items():
                 value = _value(metric, scores[metric], 2) + f" {unit}".rstrip() * (metric in _ERRORS)
                 if metric == "median_error" and (factor := scores.get("median_factor")) is not None:
-                    value = describe_factor(factor)
+                    value = f"a factor of {plain(factor, 3)}"
                 values.append(Markup("{}<strong>{}</strong>").format("" if clauses else f"{label} ", value))
             clauses.append(Markup(" and " if clauses else ", ").join(values) + f"{',' * (not clauses)} on {sample}")
         if clauses:

@@ -10,18 +10,10 @@ from rich.console import Console
 
 from graphslice._version import __version__
 from graphslice.data.datamodule import MoleculeData
+from graphslice.report import sections
 from graphslice.report.figures import image
 from graphslice.report.load_run import Run, read_run
 from graphslice.report.predictions import prediction_sections
-from graphslice.report.sections import (
-    MAX_TARGETS,
-    data_section,
-    facts,
-    headlines,
-    how_to_repeat,
-    scores_section,
-    training_section,
-)
 from graphslice.runs.run_files import REPORT
 from graphslice.system.console import remark, result, status
 from graphslice.system.files import atomic_write
@@ -77,15 +69,15 @@ def page(run: Run) -> str:
     )
     environment.globals["image"] = image
     environment.globals["style"] = Markup(environment.get_template("style.css").render())
-    sections = [scores_section(run), data_section(run), training_section(run), *prediction_sections(run)]
+    of_run = sections.scores_section(run), sections.data_section(run), sections.training_section(run)
     targets = run.checkpoints[0].targets
     title = Path(run.config.data.dataset).name + (f": {targets[0]}" if len(targets) == 1 else "")
     return environment.get_template("report.html").render(
         title=title,
-        headlines=headlines(run),
-        more_targets=max(0, len(targets) - MAX_TARGETS),
-        facts=facts(run),
-        codes=how_to_repeat(run),
-        sections=sections,
+        headlines=sections.headlines(run),
+        more_targets=max(0, len(targets) - sections.MAX_TARGETS),
+        facts=sections.facts(run),
+        codes=sections.how_to_repeat(run),
+        sections=[*of_run, *prediction_sections(run)],
         version=__version__,
     )

@@ -17,16 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from graphslice.chem.descriptors import descriptor_width
-from graphslice.config import (
-    FROM_SCRATCH,
-    MOLECULE,
-    DataConfig,
-    GraphConfig,
-    ModelConfig,
-    RunConfig,
-    TrainerConfig,
-    join_names,
-)
+from graphslice.config import FROM_SCRATCH, MOLECULE, DataConfig, GraphConfig, RunConfig, TrainerConfig, join_names
 from graphslice.data.batches import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
@@ -86,19 +77,19 @@ def resolve(
     splits: Splits | None = None,
     report: Report = silent,
 ) -> tuple[CompleteConfig, MoleculeData]:
-    """Complete the user's configuration, and read and split the molecules; of an ensemble, as its first member does.
-
-    If the settings are ``chosen`` already, those of a run that is continued in ``out`` with its ``splits`` or of an
-    ensemble's member, only what is not saved with them is decided: lengths, devices and metric. Raises
-    :class:`InputError` if the data or the configuration cannot be used.
-    """
+    """Complete the user's configuration, and read and split the molecules; of an ensemble, as its first member does. If
+    the settings are ``chosen`` already, those of a run that is continued in ``out`` with its ``splits`` or of an
+    ensemble's member, only what is not saved with them is decided: lengths, devices and metric."""
     if not chosen:
         check_tasks(config, dataset.tasks)
         config = fit_to_dataset(config, dataset, out)
     data = load_molecule_data(first_member(config), dataset, console, splits, report)
     if not chosen:
         data.check_size()
-        config = _fit_to_molecules(config, data, console)
+        init_from, peak_lr = _choose_init_from(config, data.store, data.splits["train"])
+        chosen_data = replace(config.data, transform=choose_transforms(config, init_from, data, console))
+        optimizer = replace(config.optimizer, peak_lr=peak_lr)
+        config = replace(config, data=chosen_data, optimizer=optimizer, init_from=init_from)
     data = data.with_config(first_member(config)).with_tasks(with_transforms(dataset.tasks, config.data.transform))
     complete = complete_config(config, data)
     if not chosen:
@@ -110,18 +101,17 @@ def resolve(
 def fit_to_dataset(config: RunConfig, dataset: LabelledDataset, out: Path) -> RunConfig:
     """Return the configuration with what the dataset decides; raises :class:`InputError` if it does not fit it."""
     data = _fit_data(config.data, dataset, out)
-    baselines = _choose_baselines(config.trainer.baselines, dataset)
+    labels = int((~np.isnan(dataset.targets)).sum())
+    baselines = config.trainer.baselines if dataset.level == MOLECULE else "off"
+    if baselines == "auto":
+        baselines = "on" if labels <= _MOST_BASELINE_LABELS else "off"
     refit = _choose_refit(config.trainer, baselines, data, dataset)
     devices = "1" if refit == "on" else config.trainer.devices
     trainer = replace(config.trainer, baselines=baselines, refit=refit, devices=devices)
-    return replace(config, data=data, model=_fit_model(config, dataset), trainer=trainer)
-
-
-def _fit_to_molecules(config: RunConfig, data: MoleculeData, console: Console) -> RunConfig:
-    init_from, peak_lr = _choose_init_from(config, data.store, data.splits["train"])
-    transform = choose_transforms(config, init_from, data, console)
-    optimizer, data_config = replace(config.optimizer, peak_lr=peak_lr), replace(config.data, transform=transform)
-    return replace(config, data=data_config, optimizer=optimizer, init_from=init_from)
+    outputs = num_network_outputs(dataset.tasks, config.trainer.loss)
+    width = descriptor_width(config.data.descriptors)
+    model = replace(config.model, tasks=outputs, descriptors=width, level=dataset.level)
+    return replace(config, data=data, model=model, trainer=trainer)
 
 
 def complete_config(config: RunConfig, data: MoleculeData) -> CompleteConfig:
@@ -165,11 +155,7 @@ def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
 
 
 def load_molecule_data(
-    config: RunConfig,
-    dataset: LabelledDataset,
-    console: Console,
-    splits: Splits | None = None,
-    report: Report = silent,
+    config: RunConfig, dataset: LabelledDataset, console: Console, splits: Splits | None = None, report: Report = silent
 ) -> MoleculeData:
     """Featurize the molecules of a run, and split them, or take the splits of a run; raises
     :class:`InputError` if they cannot be used, or not be split as configured."""
@@ -214,6 +200,7 @@ def _fit_data(data: DataConfig, dataset: LabelledDataset, out: Path) -> DataConf
     }
     if option := next((name for name, is_wrong in of_tables.items() if is_wrong), None):
         raise InputError(f"data.{option} needs a table of molecules, which {dataset.name} is not: leave it out")
+    auxiliary = (name for labels in dataset.auxiliary.values() for name in labels.names)
     valid_file, test_file = (file and absolute_dataset(file) for file in (data.valid_file, data.test_file))
     path = "pyg" if is_pyg else absolute_dataset(data.dataset)
     if dataset.table is not None:  # a copy of the data frame is saved in the run directory
@@ -225,23 +212,10 @@ def _fit_data(data: DataConfig, dataset: LabelledDataset, out: Path) -> DataConf
         test_file=test_file,
         cache=str(Path(data.cache).resolve()) if data.cache else data.cache,
         root=str(Path(data.root).resolve()) if dataset.is_pcqm4m else data.root,
-        targets=join_names(dataset.all_target_names),
+        targets=join_names([*dataset.target_names, *auxiliary]),
         features=join_names(data.descriptors) or None,
         fingerprint=dataset.fingerprint(),
     )
-
-
-def _fit_model(config: RunConfig, dataset: LabelledDataset) -> ModelConfig:
-    outputs = num_network_outputs(dataset.tasks, config.trainer.loss)
-    width = descriptor_width(config.data.descriptors)
-    return replace(config.model, tasks=outputs, descriptors=width, level=dataset.level)
-
-
-def _choose_baselines(setting: str, dataset: LabelledDataset) -> str:
-    if dataset.level != MOLECULE:
-        return "off"
-    labels = int((~np.isnan(dataset.targets)).sum())
-    return setting if setting != "auto" else "on" if labels <= _MOST_BASELINE_LABELS else "off"
 
 
 def _choose_refit(trainer: TrainerConfig, baselines: str, data: DataConfig, dataset: LabelledDataset) -> str:
@@ -318,7 +292,7 @@ def _choose_metric(name: str | None, data: MoleculeData) -> str:
 
 def is_defined(metric: str, dataset: LabelledDataset, rows: np.ndarray) -> bool:
     """True if a metric is defined on some rows; AUROC, for example, needs labels of two classes."""
-    labels = dataset.labels(rows)
+    labels = dataset.all_labels[rows]
     # Whether a metric is defined depends only on the labels; predictions are random, since correlations need variance.
     predictions = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(dataset.tasks)))
     return bool(np.isfinite(score(metric, dataset.name, dataset.tasks, labels, predictions)))

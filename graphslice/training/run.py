@@ -20,25 +20,8 @@ from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import file_errors
 from graphslice.inference.predictor import Predictor
+from graphslice.runs import run_files
 from graphslice.runs.checkpoint import read_checkpoint
-from graphslice.runs.run_files import (
-    BEST,
-    CONFIG,
-    HELD_OUT,
-    LAST,
-    MOLECULES,
-    REJECTED,
-    REPORT,
-    TRAINING,
-    is_finished,
-    read_metrics,
-    read_training,
-    remove_run,
-    write_csv,
-    write_json,
-    write_splits,
-    write_start,
-)
 from graphslice.system.console import QUIET, Report, divide, remark, silent
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import device_name, peak_memory
@@ -61,15 +44,12 @@ class RunResult:
 
     folder: Path  # run directory; ``graphslice.load(folder)`` loads the model
     metrics: dict  # scores of the best checkpoint by split (valid, test), as in ``metrics.json``
-    training: dict
-    """As in ``training.json``: parameters, steps, seconds of the network, and of the whole run if it was not
-    interrupted, molecules per second, peak memory in bytes (of the first device), name and number of devices,
-    precision, and whether the last steps were compiled."""
+    training: dict  # as in ``training.json``, such as parameters, steps, seconds and memory
     data: MoleculeData | None = field(default=None, repr=False)  # None in all but the first process
 
     def to_dict(self) -> dict:
         """Convert to plain values: ``folder``, ``report`` (None if none was written), ``metrics`` and ``training``."""
-        report = self.folder / REPORT
+        report = self.folder / run_files.REPORT
         paths = {"folder": str(self.folder), "report": str(report) if report.is_file() else None}
         return {**paths, "metrics": self.metrics, "training": self.training}
 
@@ -86,10 +66,10 @@ def run(
 ) -> RunResult:
     """Train a single model, or continue its training unless ``fresh``; ``complete`` and ``data`` are the result of
     :func:`~graphslice.training.resolve.resolve`. Raises Interrupted if the user stops the run."""
-    if not fresh and is_finished(out) and (out / BEST).exists():
+    if not fresh and run_files.is_finished(out) and (out / run_files.BEST).exists():
         return finished_result(out, data, console)
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
-    last = None if fresh or not (out / LAST).exists() else out / LAST
+    last = None if fresh or not (out / run_files.LAST).exists() else out / run_files.LAST
     config, metric = complete.config, complete.metric
     module = new_module(complete, data)
     initialise_weights(module, data, last is None, console)
@@ -106,22 +86,22 @@ def run(
         stack = Stack(data, folds, console, base) if stacked else None
         networks, count = [], len(folds) + 1
         for number, (fold, part) in enumerate(zip(folds, of_folds, strict=True), 1):
-            folder, name = out / f"{HELD_OUT}{number}", f"network {number} of {count}"
+            folder, name = out / f"{run_files.HELD_OUT}{number}", f"network {number} of {count}"
             networks.append(train_without(fold, complete, data, folder, name, console, part))
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
-            first = read_checkpoint(out / f"{HELD_OUT}1")
+            first = read_checkpoint(out / f"{run_files.HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
         name = f"network {count} of {count}" if folds else "network"
         loop = run_loop(last, fabric, module, data, out, complete.steps, console, name, of_all)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     training = _training_summary(module, fabric, loop)
-    write_json(out / TRAINING, training)
+    run_files.write_json(out / run_files.TRAINING, training)
     evaluation(0.0, "calibration and evaluation")
     scores, held_out = stack.finish(out, metric, fabric.device, networks) if stack is not None else (None, None)
     metrics = evaluate_run(out, data, metric, fabric.device, console, scores, held_out)
     for number in range(len(folds)):
-        shutil.rmtree(out / f"{HELD_OUT}{number + 1}", ignore_errors=True)
+        shutil.rmtree(out / f"{run_files.HELD_OUT}{number + 1}", ignore_errors=True)
     return RunResult(out, metrics, training, data)
 
 
@@ -150,28 +130,28 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
     dataset, settings = data.dataset, config.to_yaml()
     with file_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        remove_run(folder.resolve(), config.data.dataset if dataset.table is None else None)
-        write_start(folder, command)
+        run_files.remove_run(folder.resolve(), config.data.dataset if dataset.table is None else None)
+        run_files.write_start(folder, command)
         if dataset.table is not None:
-            pq.write_table(dataset.table, folder / MOLECULES)
+            pq.write_table(dataset.table, folder / run_files.MOLECULES)
         # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.
         if not dataset.is_pcqm4m and not config.data.is_cross_validation:
-            write_splits(folder, data.splits, dataset.smiles, dataset.identifiers)
+            run_files.write_splits(folder, data.splits, dataset.smiles, dataset.identifiers)
         smiles, identifiers = dataset.smiles, dataset.identifiers
         invalid = {row: f"{reason}; {WITHOUT_LABEL}" for row, reason in data.invalid_labels().items()}
         rejected = (
             [row + 1, smiles[row] if smiles else "", reason, *(texts[row] for texts in identifiers.values())]
             for row, reason in sorted((invalid | data.rejected).items())
         )
-        write_csv(folder / REJECTED, ["row", "smiles", "reason", *identifiers], rejected)
-        with atomic_write(folder / CONFIG) as new:
+        run_files.write_csv(folder / run_files.REJECTED, ["row", "smiles", "reason", *identifiers], rejected)
+        with atomic_write(folder / run_files.CONFIG) as new:
             new.write_text(settings)
 
 
 def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:
     """Return the result of a run that was already trained and evaluated."""
     remark(f"the run is already finished: {out}", console)
-    return RunResult(out, read_metrics(out), read_training(out), data)
+    return RunResult(out, run_files.read_metrics(out), run_files.read_training(out), data)
 
 
 def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop) -> dict:
@@ -228,15 +208,15 @@ def train_without(
     """Train the network without the rows of a fold, or continue its training in a folder; return its predictor."""
     rest = data.without(fold)
     fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
-    if not (folder / BEST).exists():
+    if not (folder / run_files.BEST).exists():
         folder.mkdir(exist_ok=True)
-        last = folder / LAST if (folder / LAST).exists() else None
+        last = folder / run_files.LAST if (folder / run_files.LAST).exists() else None
         module = new_module(complete, rest)
         initialise_weights(module, rest, last is None, QUIET)
         steps = fold_steps(complete, rest)
         run_loop(last, fabric, module, rest, folder, steps, console, name, report, after_epoch)
     report(1.0, "")
-    return Predictor(read_checkpoint(folder / BEST), fabric.device)
+    return Predictor(read_checkpoint(folder / run_files.BEST), fabric.device)
 
 
 def run_loop(last: Path | None, fabric: Fabric, *arguments: Any, **options: Any) -> TrainingLoop:

@@ -23,11 +23,9 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.featurize import fingerprint_rows, graph_input_rows, molecule_ids
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
-from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
-from graphslice.evaluation.evaluate import as_predictions, write_predictions
+from graphslice.evaluation.evaluate import as_predictions, predict_held_out, rows_in_split, write_predictions
 from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
-from graphslice.evaluation.metrics import METRICS, score, score_rows
-from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS, add_coverage, coverage, score, score_rows
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import add_to_checkpoint, read_checkpoint, save_ensemble_calibration
@@ -68,9 +66,7 @@ class HeldOut:
     """Predictions of held-out molecules, from which a model is calibrated."""
 
     rows: np.ndarray  # int64 [R], rows of the dataset, ascending
-    predictions: np.ndarray
-    """``float32 [R, W]``, of models that were trained without them, by weights that were chosen without them; of atoms
-    or bonds ``[S, W]``, row by row."""
+    predictions: np.ndarray  # float32 [R, W] or [S, W], of models and weights that were fitted without them
     difficulty: dict[str, np.ndarray]  # difficulty estimates of their predictions by name, float32 [S, T]
 
 
@@ -182,7 +178,8 @@ class Stack:
         for note in mixer_note(data.config.model.mixer, weights[0].mean()):
             remark(note, self.console)
         split = "test" if "test" in predictions else "valid"
-        result(_describe_scores(split, metric, scores[split]), self.console)
+        values = ", ".join(f"{NAMES[name]} {value:.4f}" for name, value in scores[split].items())
+        result(f"{'test' if split == 'test' else 'held-out'} {METRICS[metric].label}: {values}", self.console)
         return scores, held_out
 
     def _predict_held_out(
@@ -231,11 +228,6 @@ def mixer_note(mixer: str, weight: float) -> list[str]:
     return [f"the scores are mostly those of the base models: {other}"]
 
 
-def _describe_scores(split: str, metric: str, values: dict[str, float]) -> str:
-    scores = ", ".join(f"{NAMES[name]} {value:.4f}" for name, value in values.items())
-    return f"{'held-out' if split == 'valid' else split} {METRICS[metric].label}: {scores}"
-
-
 def fit_domain(data: MoleculeData, rows: np.ndarray) -> ApplicabilityDomain:
     """Return the applicability domain of training molecules, or of a sample of them; ``rows``: ``int64 [R]``."""
     seed = data.config.trainer.seed
@@ -268,7 +260,7 @@ def evaluate_split(
     dataset, predictions, interval = data.dataset, predicted.values, predicted.interval
     if not np.isfinite(predictions).all():
         raise InputError("the training diverged: its predictions are not finite; lower optimizer.peak_lr")
-    true = dataset.labels(rows)
+    true = dataset.all_labels[rows]
     scores = score_rows(dataset, rows, predictions)
     title = title or split
     bounds = describe_bounds(title.removesuffix(":"), scores)
@@ -281,7 +273,7 @@ def evaluate_split(
             error = score("calibration_error", dataset.name, [task], labels, before)
             scores["targets"][task.name] |= {"temperature": temperature, "calibration_error_before": error}
     if interval is not None:
-        add_coverage(scores, coverage(interval, true, dataset.molecules(rows), dataset.tasks))
+        add_coverage(scores, coverage(interval, true, dataset.all_labels.molecules(rows), dataset.tasks))
         for line in describe_coverage(split, scores):
             result(line, console)
     if file is not None:
@@ -356,7 +348,7 @@ def _fit_calibration(data: MoleculeData, held_out: HeldOut, domain: Applicabilit
     values = np.repeat(sample, dataset.all_labels.counts_of(rows))  # those of the sample
     predictions, rows = held_out.predictions[values], rows[sample]
     difficulty = {name: estimates[values] for name, estimates in held_out.difficulty.items()}
-    molecules, weights = dataset.molecules(rows), dataset.weights(rows)
-    ids, labels = molecule_ids(data.store, rows)[molecules], dataset.labels(rows)
+    molecules, weights = dataset.all_labels.molecules(rows), dataset.weights(rows)
+    ids, labels = molecule_ids(data.store, rows)[molecules], dataset.all_labels[rows]
     weights = None if weights is None else weights[molecules]
     return fit_calibration(predictions, difficulty, labels, ids, dataset.tasks, domain, weights)

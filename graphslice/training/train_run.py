@@ -17,29 +17,13 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.loaders import is_dataset_name, load_dataset
 from graphslice.errors import InputError
-from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.evaluate import as_predictions
+from graphslice.evaluation.evaluate import as_predictions, predict_held_out, rows_in_split
 from graphslice.evaluation.format_scores import describe_seeds
-from graphslice.evaluation.metrics import METRICS
-from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS
 from graphslice.inference.predictor import Predictor, load
+from graphslice.runs import run_files
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.ensemble import check_members
-from graphslice.runs.run_files import (
-    CONFIG,
-    OUT_OF_FOLD,
-    TEST_PREDICTIONS,
-    TRAINING,
-    check_folder,
-    find_checkpoint,
-    is_finished,
-    read_config,
-    read_metrics,
-    read_splits,
-    read_training,
-    write_json,
-    write_metrics,
-)
 from graphslice.stacking.stacking import NETWORK
 from graphslice.system.console import QUIET, Report, WorkProgress, divide, remark, result, silent, standard_error
 from graphslice.system.files import ENDING, locked
@@ -64,34 +48,15 @@ _READING, _MEMBERS = 0.02, 0.95
 
 def train(
     config: RunConfig,
-    out: str | Path,
+    out: str | Path,  # an empty folder or, with overwrite, that of a run
     *,
-    data: DataFrame | Iterable[Data] | None = None,
+    data: DataFrame | Iterable[Data] | None = None,  # in place of the file config.data.dataset
     overwrite: bool = False,
-    command: str | None = None,
+    command: str | None = None,  # by which the run was started
     console: Console | None = None,
 ) -> RunResult:
-    """Train a model or an ensemble, and write it to a run directory.
-
-    Args:
-        config: configuration of the run.
-        out: run directory: an empty folder or, with ``overwrite``, that of a run.
-        data: data to use instead of the file ``config.data.dataset``: a data frame (pandas, polars or Arrow), which is
-            read like a CSV with the same cells and with the columns named in ``config.data``; or a PyG dataset or list
-            of ``Data`` with OGB features and ``y``, which ``config.data.targets`` names.
-        overwrite: replace an existing run in ``out``.
-        command: command line that started the run, which is saved with it; None if started from Python.
-        console: where to report.
-
-    Returns:
-        The run directory and the scores. The directory holds ``model.safetensors``, ``last.ckpt``,
-        ``config.yaml``, ``start.json``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``,
-        ``test_predictions.csv`` and ``logs``; :func:`graphslice.report.write_report` adds ``report.html``.
-
-    Raises:
-        InputError: if the data or the configuration cannot be used, or another process is using the directory;
-            nothing is written then.
-    """
+    """Train a model or an ensemble, and write it to a run directory; raises :class:`InputError`, before anything is
+    written, if the data or the configuration cannot be used, or another process is using the directory."""
     out, console = Path(out), _console(console)
     with _lock(out):
         # Mistakes in options and columns come first: an existing run would hide them.
@@ -108,7 +73,7 @@ def _train(
     config: RunConfig, dataset: LabelledDataset, out: Path, console: Console, *, fresh: bool = True, **options: Any
 ) -> RunResult:
     """Read the molecules, and train or continue a model or an ensemble, with one line of progress."""
-    begin, splits = time.perf_counter(), None if fresh else read_splits(out)
+    begin, splits = time.perf_counter(), None if fresh else run_files.read_splits(out)
     with WorkProgress("training", console) as progress:
         reading, training = divide(progress.update, _READING, 1 - _READING)
         complete, data = resolve(config, dataset, out, console, chosen=not fresh, splits=splits, report=reading)
@@ -119,7 +84,7 @@ def _train(
             trained = run(complete, data, out, **options)
     if fresh and trained.training:  # of a run that was interrupted the total is not known
         trained.training["total_seconds"] = round(time.perf_counter() - begin, 3)
-        write_json(out / TRAINING, trained.training)
+        run_files.write_json(out / run_files.TRAINING, trained.training)
     return trained
 
 
@@ -127,9 +92,9 @@ def check_run_directory(folder: Path, config: RunConfig, *, frame: bool = False,
     """Raise :class:`InputError` as :func:`~graphslice.runs.run_files.check_folder`; ``frame``: the data is no file."""
     data = config.data
     dataset = None if frame or is_dataset_name(data.dataset) else data.dataset
-    origin = None if config.origin is None else find_checkpoint(config.origin)
+    origin = None if config.origin is None else run_files.find_checkpoint(config.origin)
     inputs = data.valid_file, data.test_file, dataset, origin
-    check_folder(folder, inputs, overwrite=overwrite)
+    run_files.check_folder(folder, inputs, overwrite=overwrite)
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:
@@ -151,7 +116,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
     that of an uninterrupted run, on GPUs up to rounding and to the dropout masks of compiled steps. Raises
     :class:`InputError` if the directory holds no run, another process is using it, or its data has changed."""
     folder, console = Path(folder), _console(console)
-    config = read_config(folder) if (folder / CONFIG).is_file() else None
+    config = run_files.read_config(folder) if (folder / run_files.CONFIG).is_file() else None
     if config is None or config.data.fingerprint is None:
         raise InputError(f"{folder} holds no run to continue: start one without --resume")
     with _lock(folder):
@@ -179,7 +144,7 @@ def train_ensemble(
     """Train the members of an ensemble or cross-validation, each in its own process and subdirectory, and evaluate the
     ensemble; other arguments, result and errors as of :func:`~graphslice.training.run.run`."""
     config, members = complete.config, complete.members
-    if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
+    if not fresh and all(run_files.is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
     if fresh:
         init_run_directory(out, config, data, command)
@@ -197,7 +162,7 @@ def train_ensemble(
     except KeyboardInterrupt:
         raise Interrupted from None
     evaluation(0.0, "calibration and evaluation")
-    return RunResult(out, evaluate_ensemble(out, data, complete.metric, console), read_training(out), data)
+    return RunResult(out, evaluate_ensemble(out, data, complete.metric, console), run_files.read_training(out), data)
 
 
 def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | None) -> None:
@@ -205,8 +170,8 @@ def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | Non
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if dataset is None else dataset
         _check_unchanged(config, dataset, config.data.dataset)
-        fresh, console = not (folder / CONFIG).exists(), QUIET
-        splits = None if fresh else read_splits(folder)
+        fresh, console = not (folder / run_files.CONFIG).exists(), QUIET
+        splits = None if fresh else run_files.read_splits(folder)
         complete, data = resolve(config, dataset, folder, console, chosen=True, splits=splits)
         run(complete, data, folder, fresh=fresh, console=console, report=report_to_parent)
 
@@ -225,7 +190,9 @@ def train_members(
     accelerator = next(iter(members.values())).trainer.accelerator
     gpus = visible_gpus(accelerator)
     given = None if dataset.graphs is None else dataset  # PyG data, which cannot be loaded again
-    tasks = {name: (config, out / name, given) for name, config in members.items() if not is_finished(out / name)}
+    tasks = {
+        name: (config, out / name, given) for name, config in members.items() if not run_files.is_finished(out / name)
+    }
     jobs = min(len(gpus) or cores(), len(tasks))
     console.print(f"training {len(members)} models, {jobs} at a time", highlight=False)
     report(0.0, f"{len(members)} models")
@@ -243,7 +210,7 @@ def train_members(
 
 def read_metric(folder: Path, metric: str) -> dict[str, float]:
     """Return a metric of a finished run by split, for the splits where it is defined."""
-    metrics = read_metrics(folder)
+    metrics = run_files.read_metrics(folder)
     values = {split: metrics[split].get(metric) for split in ("valid", "test") if split in metrics}
     return {split: value for split, value in values.items() if value is not None}
 
@@ -251,9 +218,9 @@ def read_metric(folder: Path, metric: str) -> dict[str, float]:
 def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Console) -> dict:
     """Calibrate and evaluate the ensemble, predicting each molecule only with members that held it out in that split;
     return the contents of ``metrics.json``."""
-    config, dataset = read_config(out), data.dataset
+    config, dataset = run_files.read_config(out), data.dataset
     folders, metrics = [out / name for name in member_configs(config)], dict[str, Any](metric=metric)
-    splits = [read_splits(folder) or data.splits for folder in folders]  # OGB's split is not saved
+    splits = [run_files.read_splits(folder) or data.splits for folder in folders]  # OGB's split is not saved
     data_config, device = config.data, config.trainer.inference_device  # data.config is that of the first member
     models = [load(folder, device) for folder in folders]
     checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
@@ -266,26 +233,26 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         mean, _ = predict_held_out(models, splits, split, data.store, rows)
         predicted, file = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks)), None
         if split == "test":
-            file = OUT_OF_FOLD if data_config.is_cross_validation else TEST_PREDICTIONS
-        if file == TEST_PREDICTIONS:
+            file = run_files.OUT_OF_FOLD if data_config.is_cross_validation else run_files.TEST_PREDICTIONS
+        if file == run_files.TEST_PREDICTIONS:
             ensemble = Predictor(checkpoints, device, calibration=calibration)
             with_intervals = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
             predicted = replace(with_intervals, values=predicted.values)
         metrics[split] = evaluate_split(out, data, split, rows, predicted, metric, console, calibration, file=file)
-        if file == OUT_OF_FOLD:
+        if file == run_files.OUT_OF_FOLD:
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
             remark(note, console)
             if (repeats := data_config.folds_and_repeats[1]) > 1:
                 remark(f"each molecule is scored on the mean of {repeats} predictions, one of each repeat", console)
-            result(f"out-of-fold predictions: {out / OUT_OF_FOLD}", console)
+            result(f"out-of-fold predictions: {out / run_files.OUT_OF_FOLD}", console)
     weights = [1.0 if one is None else one.weights[0].mean() for model in models for one in model.stackings]
     for note in mixer_note(config.model.mixer, float(np.mean(weights))):
         remark(note, console)
     metrics["members"] = {folder.name: read_metric(folder, metric) for folder in folders}
     folds = data_config.folds_and_repeats[0] if data_config.is_cross_validation else 0
     _describe_members(folders, metrics["members"], metric, folds, console)
-    write_json(out / TRAINING, _training_totals(folders))
-    write_metrics(out, metrics)
+    run_files.write_json(out / run_files.TRAINING, _training_totals(folders))
+    run_files.write_metrics(out, metrics)
     result(f"model: {out}", console)
     return metrics
 
@@ -293,7 +260,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
 def _describe_members(
     folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, folds: int, console: Console
 ) -> None:
-    member_metrics = [read_metrics(folder) for folder in folders]
+    member_metrics = [run_files.read_metrics(folder) for folder in folders]
     # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
     baselines = [own.get("baselines", {}) if own["metric"] == metric else {} for own in member_metrics]
     for split in ("valid", "test"):
@@ -305,7 +272,7 @@ def _describe_members(
 
 
 def _training_totals(folders: Sequence[Path]) -> dict:
-    summaries = [read_training(folder) for folder in folders]
+    summaries = [run_files.read_training(folder) for folder in folders]
     sums = {name: sum(summary[name] for summary in summaries) for name in ("steps", "seconds")}
     molecules = sum(one["molecules_per_second"] * one["seconds"] for one in summaries)
     rate = {"molecules_per_second": round(molecules / max(sums["seconds"], 1e-9), 3)}

@@ -28,9 +28,8 @@ from benchmarks.table_methods import Commands, version
 from benchmarks.table_tasks import TDC, Task
 from benchmarks.tables import origin_text
 from graphslice.calibration import temperature_scaled
-from graphslice.evaluation.coverage import coverage
 from graphslice.evaluation.format_scores import mean_and_std
-from graphslice.evaluation.metrics import score
+from graphslice.evaluation.metrics import coverage, score
 from graphslice.runs.run_files import OUT_OF_FOLD, read_splits
 from graphslice.system.machine import hardware_info
 from split_check import check_split

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from docs_figures.themes import BOX
-from graphslice.evaluation.plots import COLOURS
+from graphslice.report.figures import COLOURS
 
 WIDTH, HEIGHT = 11.2, 5.0  # inches, and units of the axes
 

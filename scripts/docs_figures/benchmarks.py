@@ -12,7 +12,7 @@ from benchmarks import adme, rate
 from benchmarks.results import RESULTS, read_results
 from benchmarks.table_tasks import METRICS, TDC, Task
 from benchmarks.tables import BOARDS, comparable, grouped, mean, places, recorded
-from graphslice.evaluation.plots import COLOURS
+from graphslice.report.figures import COLOURS
 
 #: Our models, and their names in pictures.
 OURS = {

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 import graphslice as gs
 from docs_figures.themes import to_svg
-from graphslice.evaluation.plots import COLOURS
 from graphslice.explain.pictures import BLUE, RED
+from graphslice.report.figures import COLOURS
 
 #: Test predictions of a default run on TDC's Caco-2 table with 90% intervals.
 PREDICTIONS = Path(__file__).parents[2] / "docs" / "results" / "caco2-test.csv"

@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from graphslice.evaluation.plots import COLOURS
+from graphslice.report.figures import COLOURS
 
 STYLESHEET = Path(__file__).parents[2] / "graphslice" / "report" / "templates" / "style.css"
 #: Fill of boxes in diagrams; the report has it as ``--box``.

@@ -140,7 +140,7 @@ def test_numbers_are_encoded_as_classes(tmp_path):
         ("binary", ("0", "1")),
         ("multiclass", ("1", "2", "3", "7")),
     ]
-    np.testing.assert_array_equal(dataset.labels(np.array([11])), [[0, 0], [1, 1], [1, 3]])
+    np.testing.assert_array_equal(dataset.all_labels[np.array([11])], [[0, 0], [1, 1], [1, 3]])
     known = [dataset.tasks[0], replace(dataset.tasks[1], classes=("1", "2", "3"))]
     again = load_dataset(DataConfig(dataset=path, targets="q,k", level="atom"), known)
     assert not again.rejected and again.invalid_labels == {11: "target 'k' has a number that is none of its classes: 7"}
@@ -150,7 +150,7 @@ def test_separate_files_and_fingerprint_of_lists(tmp_path):
     path = write_table(tmp_path / "t.csv", ["CCO", "CC"] * 10, ["[1,2,3]", "[1,2]"] * 10)
     test = write_table(tmp_path / "u.csv", ["OC"], ["[5,6]"])
     dataset = load_dataset(DataConfig(dataset=path, test_file=test, targets="q", level="atom"))
-    np.testing.assert_array_equal(dataset.labels(dataset.splits["test"])[:, 0], [5, 6])
+    np.testing.assert_array_equal(dataset.all_labels[dataset.splits["test"]][:, 0], [5, 6])
     swapped = write_table(tmp_path / "v.csv", ["CCO", "CC"] * 10, ["[1,3,2]", "[1,2]"] * 10)  # with the same means
     result = [
         load_dataset(DataConfig(dataset=p, targets="q", level="atom")).fingerprint() for p in (path, path, swapped)
@@ -173,7 +173,7 @@ def test_only_column_of_lists_is_target_and_data_without_lists_are_rejected(tmp_
 def test_data_frame_with_lists(tmp_path):
     frame = pd.DataFrame({"smiles": ["CCO", "C"] * 6, "q": [np.array([1, 2, np.nan]), [4.0]] * 6})
     dataset = dataset_from_frame(frame, DataConfig(targets="q", level="atom"))
-    np.testing.assert_array_equal(dataset.labels(np.array([1, 0]))[:, 0], [4, 1, 2, np.nan])
+    np.testing.assert_array_equal(dataset.all_labels[np.array([1, 0])][:, 0], [4, 1, 2, np.nan])
     molecules = frame.assign(smiles=[Chem.MolFromSmiles(s) for s in frame.smiles])
     with pytest.raises(InputError, match="these are RDKit molecules"):
         dataset_from_frame(molecules, DataConfig(targets="q", smiles_column="smiles", level="atom"))

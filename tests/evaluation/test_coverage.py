@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, gmean
 
-from graphslice.evaluation.coverage import add_coverage, coverage
 from graphslice.evaluation.format_scores import describe_coverage, describe_covered, describe_scores
-from graphslice.evaluation.metrics import scores
+from graphslice.evaluation.metrics import add_coverage, coverage, scores
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.tasks import Task
 

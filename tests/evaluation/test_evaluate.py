@@ -69,7 +69,7 @@ def test_rows_without_label_or_prediction_are_left_out(tmp_path, predictor):
 @pytest.mark.parametrize(
     ("smiles", "y", "split", "splits", "message"),
     [
-        (["C"], [1.0], "tset", {"train": np.array([0])}, "no split 'tset': give split train or all"),
+        (["C"], [1.0], "tset", {"train": np.array([0])}, "must be train or all, not 'tset'"),
         (
             ["C", "N"],
             ["high", 1.0],
@@ -160,7 +160,7 @@ def test_average_of_runs_is_evaluated_on_molecules_that_none_has_seen(
     splits = tmp_path / "same" / "split.csv"
     splits.write_text(splits.read_text().replace(",test,", ",train,", 1))
     code, _, err = cli("evaluate", run_directory, tmp_path / "same")
-    assert code == 2 and "has no split 'test'" in err
+    assert code == 2 and "not 'test'" in err
 
 
 def test_run_on_decimal_commas_evaluates_and_predicts_files_with_them(cli, demo_rows, tiny_config, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from graphslice.calibration import ApplicabilityDomain, Calibration, NonconformityScores
 from graphslice.calibration.calibration import TargetCalibration
 from graphslice.calibration.domain import DOMAIN_BITS
-from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.evaluation.evaluate import predict_held_out, rows_in_split
 from graphslice.report.predictions import predict_split
 from graphslice.tasks import Task
 

@@ -34,7 +34,7 @@ def test_errors_of_all_task_kinds_match_manual_computation():
 def test_bars_show_mean_error_of_each_similarity_bin():
     similarity = np.array([0.05, 0.31, 0.39, 1.0, 1 - 1e-9, 0.999])
     error = np.array([1.0, 2.0, 4.0, 0.5, 1.5, 7.0])
-    svg = re.sub(r"\s+", " ", error_by_similarity(similarity, error, "absolute error").svg)
+    svg = re.sub(r"\s+", " ", error_by_similarity(similarity, error).svg)
     bars = re.findall(r'd="M [\d.]+ ([\d.]+) L [^"]* ([\d.]+) L [^"]* z "[^>]*fill: #0072b2', svg)
     heights = sorted(abs(float(bottom) - float(top)) for bottom, top in bars)
     assert np.divide(heights, heights[0]) == pytest.approx([1, 1, 3, 7], rel=0.02)

@@ -96,7 +96,7 @@ def test_validation_split_is_rejected_if_other_members_trained_on_it(ensemble, c
     assert cli("evaluate", ensemble, "--split", "test")[0] == 0
     for split in ("valid", "train"):
         code, _, err = cli("evaluate", ensemble, "--split", split)
-        assert code == 2 and f"no split '{split}': give split test or all; each member" in " ".join(err.split())
+        assert code == 2 and f"must be test or all, not '{split}'" in " ".join(err.split())
     assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
 
 

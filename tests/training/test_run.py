@@ -357,7 +357,7 @@ def test_run_without_a_test_set(cli, demo_rows, tiny_flags, tmp_path):
     splits = {name: len(rows) for name, rows in read_splits(folder).items() if len(rows)}
     assert splits == {"train": 54, "valid": 6}
     code, _, err = cli("evaluate", folder, "--split", "test")
-    assert code == 2 and f"table.csv has no split 'test': give split {' or '.join(splits)} or all" in err
+    assert code == 2 and f"table.csv must be {', '.join(splits)} or all, not 'test'" in err
 
 
 RANDOM = np.random.default_rng(0)

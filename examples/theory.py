@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.linalg import block_diag
 from torch import Tensor, nn
 
 import graphslice as gs
 from graphslice.chem.molecule import MolGraph
-from graphslice.evaluation.plots import new_figure
 from graphslice.explain.attribution import activations, collate_one, implicit_map
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
@@ -204,7 +205,8 @@ def group_sort(reference: np.ndarray, column: np.ndarray, groups: int = 1) -> np
 STACKS = {"the model": "C0.-", "its mixers alone, with the graph": "C1.--", "its mixers alone": "C2.--"}
 #: Temperatures over the product of the standard deviations of the channels, and numbers of iterations.
 TEMPERATURES, ITERATIONS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001), (5, 100, 1_000, 10_000)
-PANEL = (4.2, 3.6)
+# Width and height of a panel in inches.
+_PANEL = (4.2, 3.6)
 
 
 def depth_residuals(predictor: Predictor, graphs: Sequence[MolGraph]) -> tuple[np.ndarray, np.ndarray, float]:
@@ -226,10 +228,16 @@ def depth_residuals(predictor: Predictor, graphs: Sequence[MolGraph]) -> tuple[n
     return np.median(logs, axis=0), np.median(shares, axis=0), float(np.median(enter))
 
 
+def _panels(rows: int, columns: int) -> tuple[Figure, Sequence[Axes]]:
+    """Make a figure of panels; its axes row by row."""
+    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False).ravel()
+
+
 def draw_depth(predictors: Sequence[Predictor], graphs: Sequence[MolGraph], path: Path) -> None:
     """Draw the residual against depth with the bounds, of random and of trained weights, and print docs/results.md's
     table."""
-    figure, axes = new_figure(2 * len(predictors), PANEL, len(predictors))
+    figure, axes = _panels(2, len(predictors))
     for column, trained in enumerate(predictors):
         name = trained.config.model.mixer
         torch.manual_seed(trained.config.trainer.seed)
@@ -293,7 +301,7 @@ def sinkhorn_errors(predictor: Predictor, graphs: Sequence[MolGraph]) -> np.ndar
 def draw_sinkhorn(predictor: Predictor, graphs: Sequence[MolGraph], path: Path) -> None:
     """Draw Sinkhorn's matrix of a channel of a trained ``csp``, of a molecule whose transport is unique, and the errors
     of :func:`sinkhorn_errors`; print these, and how many molecules have a unique transport."""
-    figure, axes = new_figure(4, PANEL)
+    figure, axes = _panels(1, 4)
     firsts = [channel_values(predictor, graph, 0)[0] for graph in graphs]
     unique = [v for v in firsts if np.diff(np.sort(v[:, 0])).min() > 1e-6 * v[:, 0].std()]
     print(f"{len(unique)} of {len(graphs)} molecules have no equal values in the first channel of the first layer")
@@ -318,7 +326,7 @@ def draw_maps(predictors: Sequence[Predictor], path: Path) -> None:
     maps["slice-ascend, of V"] = implicit_map(of["slice-ascend"], graph, 0, 0, from_values=True)
     maps["csp, of P V"] = implicit_map(of["csp"], graph, 0, 5)
     maps["softmax, of V"] = implicit_map(of["softmax"], graph, 0, 0)
-    figure, axes = new_figure(len(maps), PANEL)
+    figure, axes = _panels(1, len(maps))
     for axis, (name, found) in zip(axes, maps.items(), strict=True):
         axis.imshow(found.toarray(), cmap="Greys", vmin=0, vmax=1)
         axis.set(title=name, xlabel="row of the channel", ylabel="row of the output")

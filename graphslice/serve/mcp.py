@@ -177,11 +177,10 @@ class Tools:
             dataset=self.folder.inside(dataset),
             out=self.folder.inside(out),
             targets=targets,
-            smiles_column=smiles_column,
             split=split,
             epochs=epochs,
             ensemble=ensemble,
-            **{"trainer.max_minutes": minutes},
+            **{"smiles-column": smiles_column, "trainer.max_minutes": minutes},
         )
 
     async def _command(self, *arguments: str, **options: Any) -> Any:

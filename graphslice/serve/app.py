@@ -24,7 +24,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, FailFast, Field
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -271,21 +271,11 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
     return app
 
 
-# Headers of the page: it runs no script but its own, and sends data to no other host.
-_PAGE_HEADERS = {
-    "cache-control": "no-cache",
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
-
-
 def _page_file(content: bytes, media_type: str) -> Callable[[], Response]:
     """Return an endpoint for a file of the page."""
     if media_type == "text/css":  # the colours and tables of the HTML report
         content = files("graphslice.report").joinpath("templates", "style.css").read_bytes() + content
-    return lambda: Response(content, media_type=media_type, headers=_PAGE_HEADERS)
+    return lambda: Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
 
 
 async def _problem(request: Request, error: Exception) -> Response:
@@ -320,11 +310,21 @@ def _json_response(content: dict[str, Any]) -> Response:
 
 # Seconds in which a body must arrive.
 _BODY_SECONDS = 30
+#: Headers of the page: it runs no script but its own, and sends data to no other host.
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+# Pages with scripts inside, which get no such headers.
+_WITHOUT_POLICY = ("/docs", "/redoc")
 
 
 class Guard:
-    """ASGI middleware that limits host names, and number, size and time of bodies. A page from elsewhere whose name was
-    made to resolve to this machine (DNS rebinding) has another name than ``hosts``, the accepted ones (None: all)."""
+    """ASGI middleware that limits host names, and number, size and time of bodies, and sets headers of security. A page
+    from elsewhere whose name was made to resolve to this machine (DNS rebinding) has another name than ``hosts``, the
+    accepted ones (None: all)."""
 
     def __init__(
         self,
@@ -360,6 +360,11 @@ class Guard:
             complete = not message.get("more_body")
             return message
 
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope["path"] not in _WITHOUT_POLICY:
+                MutableHeaders(scope=message).update(_PAGE_HEADERS)
+            await send(message)
+
         app, host, has_body = self._app, Headers(scope=scope).get("host", "").lower(), scope["method"] == "POST"
         if self._hosts is not None and not {host, host.rpartition(":")[0]} & {*self._hosts}:
             sentence = "the server accepts requests to localhost only: start it with --host for others"
@@ -368,7 +373,7 @@ class Guard:
             app = JSONResponse({"error": f"{_MAX_REQUESTS} requests are in progress: try again later"}, 503)
         self._requests += has_body
         try:
-            await app(scope, receive_limited, send)
+            await app(scope, receive_limited, send_with_headers)
         finally:
             self._requests -= has_body
 

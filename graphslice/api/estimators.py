@@ -21,6 +21,7 @@ from graphslice.api.fitting import base_config, fit
 from graphslice.api.model import Model, load
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import RunConfig, split_words
+from graphslice.config.reading import flattened
 from graphslice.data.loaders import column_names, is_frame
 from graphslice.errors import InputError, check_choice, quoted_list
 from graphslice.inference.files import compute_embeddings, embedding_column
@@ -29,6 +30,8 @@ from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
 # Columns in addition to those of X and y.
 _SPLIT, _WEIGHT = "the split", "the weight"
+_SET_BY_FIT = {"data.targets", "data.smiles_column", "data.weight_column", "data.task", "data.split", "data.carve"}
+_SET_BY_FIT |= {"data.folds", "data.fold", "data.seed", "trainer.seed"}
 
 
 class _SmilesInput(BaseEstimator):
@@ -97,9 +100,14 @@ class _Estimator(_SmilesInput):
             table = table.append_column(name, values)
         table = table.append_column(_SPLIT, pa.array(["train"] * len(table)))
         if sample_weight is not None:
-            weights = np.broadcast_to(np.asarray(sample_weight, np.float64), (len(smiles),))
+            weights = np.broadcast_to(np.asarray(sample_weight, np.float64), np.shape(sample_weight) or (len(smiles),))
+            if weights.shape != (len(smiles),) or not (np.isfinite(weights) & (weights >= 0)).all():
+                raise InputError(f"sample_weight must be a finite number from 0 up for each of {len(smiles)} rows")
             table = table.append_column(_WEIGHT, pa.array(weights))
         config = base_config(self.preset, self.config, self.init_from)
+        settings = flattened(self.config) if isinstance(self.config, Mapping) else {}
+        for name in sorted(_SET_BY_FIT & settings.keys()):
+            raise InputError(f"an estimator sets {name} itself, from X, y and random_state: leave it out in config")
         state = self.random_state
         seed = int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))
         model = fit(

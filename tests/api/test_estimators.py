@@ -134,7 +134,9 @@ def test_fit_rejects_invalid_input():
     ]:
         with pytest.raises(ValueError, match=message):
             call()
-    for weights, message in [(ATOMS[1:], "broadcast"), (-ATOMS, "no weight from 0")]:
+    with pytest.raises(ValueError, match=r"sets trainer\.seed itself"):
+        regressor(config={"trainer": {"seed": 7}}).fit(CHAINS, ATOMS)
+    for weights, message in [(ATOMS[1:], "for each of 60 rows"), (-ATOMS, "finite number from 0 up")]:
         with pytest.raises(ValueError, match=message):
             regressor().fit(CHAINS, ATOMS, sample_weight=weights)
     with pytest.raises(NotFittedError):

@@ -38,4 +38,4 @@ def run(options: Namespace, arguments: list[str]) -> None:
         with tempfile.TemporaryDirectory() as empty, chdir(empty):
             serve(folder, models)
     except (KeyboardInterrupt, SystemExit) as stopped:  # a thread that waits for input would keep the process
-        os._exit(130 if isinstance(stopped, KeyboardInterrupt) else 143)
+        os._exit(getattr(stopped, "code", 130))

@@ -6,9 +6,11 @@ its own, whose document is the result, so that it can be cancelled and the serve
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -292,15 +294,29 @@ async def _input_lines() -> AsyncIterator[str]:
 
 
 def serve(folder: str | Path, models: Sequence[str]) -> None:
-    """Serve the tools until standard input is closed."""
+    """Serve the tools until standard input is closed; SystemExit after Ctrl-C or SIGTERM."""
+    signals: list[int] = []  # received
 
     async def run() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop(number: int) -> None:
+            signals.append(number)
+            task.cancel()  # type: ignore[union-attr]
+
+        if sys.platform != "win32":  # the exception of the signal would be raised in any task
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop, number)
         async with stdio_server(_input_lines()) as (read, write):  # type: ignore[arg-type]
             await server.run(read, write, server.create_initialization_options())
 
     with featurizer_pool(0) as pool:  # its end ends a call that is in progress
         server = make_server(Tools(Folder(folder), models, pool))
-        anyio.run(run)
+        try:
+            anyio.run(run)
+        finally:  # the SDK raises other exceptions where it is cancelled while it writes
+            if signals:
+                raise SystemExit(128 + signals[0])
 
 
 # Most bytes of a file, so that a client cannot occupy the machine for days.

@@ -231,17 +231,31 @@ def test_nothing_but_the_protocol_on_standard_output_and_training_ends_with_the_
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("ended_by", ["its client", "SIGTERM"])
-def test_slow_molecules_neither_keep_other_calls_waiting_nor_the_server(ended_by, command, child_environment):
-    slow = ["O%10" + "C1CCC(CC1)O" * 26 + "%10"] * 30
+SLOW = ["O%10" + "C1CCC(CC1)O" * 26 + "%10"] * 30
+
+
+def test_slow_molecules_neither_keep_other_calls_waiting_nor_the_server(command, child_environment):
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=child_environment) as process:
         process.stdin.write(message(id=0, method="initialize", params=HELLO))
-        process.stdin.write(message(method="notifications/initialized") + called(1, "predict", smiles=slow))
+        process.stdin.write(message(method="notifications/initialized") + called(1, "predict", smiles=SLOW))
         process.stdin.write(called(2, "predict", smiles=["CCO"]))
         process.stdin.flush()
         assert [json.loads(process.stdout.readline())["id"] for _ in range(2)] == [0, 2]
-        process.stdin.close() if ended_by == "its client" else process.terminate()
-        assert process.wait(10) == (0 if ended_by == "its client" else 143)
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_sigterm_ends_it_while_it_predicts_and_writes(command, child_environment):
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=child_environment) as process:
+        process.stdin.write(message(id=0, method="initialize", params=HELLO))
+        process.stdin.write(message(method="notifications/initialized") + called(1, "predict", smiles=SLOW))
+        process.stdin.write("".join(message(id=number, method="tools/list") for number in range(2, 200)))
+        process.stdin.flush()
+        process.stdout.readline()
+        process.terminate()
+        process.stdin.close()
+        process.stdout.read()
+        assert process.wait(60) == 143
 
 
 def test_missing_folder_ends_with_one_sentence(cli, tmp_path):

@@ -16,7 +16,7 @@ from graphslice.errors import shown
 _NO_VALUE = {
     "",
     *("na", "n/a", "n.a.", "nd", "n/d", "n.d.", "nan", "null", "none", "<na>", "-", "--", "\u2212", "\u2013", "\u2014"),
-    *("n.t.", "n/t", "not tested", "not determined", "not measured", "not available", "pending", "tbd"),
+    *("n.t.", "n/t", "not tested", "not determined", "not measured", "not available", "pending", "tbd", "inconclusive"),
     *("#n/a", "#n/d", "#nv", "#div/0!", "#value!", "#num!", "#ref!", "#name?", "#null!"),
 }
 # Up to this magnitude float64 represents every integer.

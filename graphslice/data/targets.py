@@ -44,6 +44,7 @@ from graphslice.tasks import (
 
 #: Maximal number of classes.
 MOST_CLASSES = 100
+_NEGATIONS = ("in", "im", "un", "non", "non-", "non ", "not ")
 # Number of rows from which the level (atom or bond) of a column of lists is inferred.
 _SAMPLE_ROWS = 50
 
@@ -99,10 +100,13 @@ class ColumnContents:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The different numbers, ascending, of a column of numbers; else also the words, in alphabetical order."""
+        """The different numbers, ascending, of a column of numbers; else also the words, in alphabetical order, but the
+        negation of a word before it: inactive before active."""
         keys = {number_key(value): number_key(value) for value in sorted(self.values)}
         if self.numbers < self.bounds + self.words:
             keys = dict(sorted((keys | self.names).items()))
+            if len(keys) == 2 and max(keys) in {prefix + min(keys) for prefix in _NEGATIONS}:
+                keys = dict(reversed(keys.items()))
         return tuple(keys.values())
 
 

@@ -97,7 +97,7 @@ def test_targets_with_few_or_equal_values_are_left_out_unless_they_are_named(lon
 
 def test_the_targets_of_a_long_table_share_their_task(tmp_path, long):
     dataset = load_dataset(write(long.assign(value=np.where(long["value"] > 0, "active", "inactive")), tmp_path))
-    assert {task.kind for task in dataset.tasks} == {"binary"} and dataset.tasks[0].classes == ("active", "inactive")
+    assert {task.kind for task in dataset.tasks} == {"binary"} and dataset.tasks[0].classes == ("inactive", "active")
 
 
 @pytest.mark.parametrize(

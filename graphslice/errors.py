@@ -136,10 +136,10 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = repr) -> str:
-    """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string.
+    """Return ``" (did you mean 'x'?)"``, or an empty string without a known name that is similar.
 
-    Letter case counts only between known names that are otherwise equal. Without a similar name it is the only one that
-    contains ``name``, such as a header with its unit.
+    The suggested name is the only one that contains ``name``, such as a header with its unit, else the most similar
+    one, without regard to case.
 
     Args:
         name: the unknown name.
@@ -148,15 +148,11 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
     """
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ""
-    known = list(known)
-    match = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
-    if not match or match[0].casefold() != name.casefold():
-        folded = {one.casefold(): one for one in reversed(known)}
-        match = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_SIMILAR)]
-    if not match and name:
-        longer = [one for one in known if name.casefold() in one.casefold()]
-        match = longer if len(longer) == 1 else []
-    return f" (did you mean {quote(match[0])}?)" if match else ""
+    wanted, folded = name.casefold(), {one.casefold(): one for one in reversed(list(known))}
+    match = [one for one in folded if wanted and wanted in one]
+    if len(match) != 1:
+        match = difflib.get_close_matches(wanted, folded, n=1, cutoff=_SIMILAR)
+    return f" (did you mean {quote(folded[match[0]])}?)" if match else ""
 
 
 def nearest_path(path: Path, known: Iterable[Path] | None = None) -> str:

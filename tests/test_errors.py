@@ -74,6 +74,7 @@ def test_missing_package_is_named_with_its_extra():
         ("dmeo", ["demo"], "demo"),
         ("yy", ["y", "z"], "y"),
         ("GAP", ["gap", "Gap_ev"], "gap"),
+        ("ADME", ["Read me", "ADME results"], "ADME results"),
         ("Papp", ["SMILES", "Caco-2 Papp (1e-6 cm/s)", "logD"], "Caco-2 Papp (1e-6 cm/s)"),
     ],
 )

@@ -149,26 +149,32 @@ class MoleculeData:
         usable = usable_mask(len(dataset), self.rejected)
         predefined = dataset.splits and {split: rows[usable[rows]] for split, rows in dataset.splits.items()}
         if dataset.is_pcqm4m and predefined is not None and not config.folds:
-            # Millions of molecules, which are not searched for duplicates.
-            self.splits, self.duplicates = {"valid": np.empty(0, np.int64), **predefined}, Duplicates(0, 0)
+            self.splits = {"valid": np.empty(0, np.int64), **predefined}
             return
-        rows = self.usable_rows
-        identity, family = molecule_keys(self.store, rows)
-        if feature_columns := feature_column_names(config.descriptors):
-            identity = keys_with_columns(identity, self.store.descriptors(rows, feature_columns))
-        targets = dataset.targets[rows]
-        self.duplicates = find_duplicates(rows, identity, targets, self._is_class, dataset.bounds(rows))
         if existing_splits is not None:
             self.splits = {"valid": np.empty(0, np.int64), **existing_splits}
         else:
             maker = self._split_maker()
             self.splits = maker.make(predefined)
             maker.check_classes(self.splits["train"], dataset.tasks)
-        if dataset.splits is not None:
-            self.duplicates = replace(self.duplicates, shared=count_shared(self.splits, rows, family))
         if existing_splits is None and self.config.trainer.refit == "on":  # folds replace the validation set
             train = np.sort(np.concatenate([self.splits["train"], self.splits["valid"]]))
             self.splits |= {"train": train, "valid": np.empty(0, np.int64)}
+
+    @property
+    def duplicates(self) -> Duplicates:
+        """Duplicates among the usable rows, whose numbers are compared on the scale of training; those of millions of
+        molecules are not searched."""
+        rows, labels = self.usable_rows, self.labels
+        if self.dataset.is_pcqm4m:
+            return Duplicates(0, 0)
+        identity, family = molecule_keys(self.store, rows)
+        if feature_columns := feature_column_names(self.config.data.descriptors):
+            identity = keys_with_columns(identity, self.store.descriptors(rows, feature_columns))
+        bounds = None if labels.bounds is None else labels.bounds[rows]
+        found = find_duplicates(rows, identity, labels.means()[rows], self._is_class, bounds)
+        is_split = self.dataset.splits is not None
+        return replace(found, shared=count_shared(self.splits, rows, family)) if is_split else found
 
     @property
     def _is_class(self) -> np.ndarray:

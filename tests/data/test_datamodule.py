@@ -113,6 +113,12 @@ def test_duplicates_are_counted(table):
     assert "5 rows of 2 molecules are" in data.duplicates.describe()
 
 
+def test_labels_of_duplicates_are_compared_on_the_scale_of_training(table):
+    data = MoleculeData(table(**SAME | {"y": [1, 30, 10, 1, 1, 10, 10_000, 1, 30]}), config())
+    assert data.duplicates.conflicting == ()
+    assert data.with_tasks([Task("y", transform="log")]).duplicates.conflicting == ((0, 1, 8),)
+
+
 @pytest.mark.parametrize("split", ["random", "scaffold", "cluster"])
 def test_split_of_graphs_matches_split_of_smiles(split, demo_smiles, table):
     smiles, y = demo_smiles[:120], np.arange(120.0)

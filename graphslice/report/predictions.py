@@ -245,7 +245,7 @@ def _card(run: Run, evaluated: EvaluatedSplit, place: int, similarity: float, tr
     facts.append(("predicted", text))
     compared = None
     if training_row >= 0:
-        facts.append(("similarity to training set", f"{similarity:.2f}"))
+        facts.append(("similarity", f"{similarity:.2f}"))
         bounds = dataset.bounds(np.array([training_row]))
         label = label_text(task, dataset.targets[training_row, t], None if bounds is None else bounds[0, t])
         title = f"nearest training molecule: {run.name_of(training_row)}"

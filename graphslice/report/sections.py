@@ -86,8 +86,11 @@ def _rejected(run: Run) -> list[Part]:
     used = sum(line["reason"].endswith(WITHOUT_LABEL) for line in lines)
     caption = f"{pluralize(len(lines) - used, 'row')} rejected"
     caption += f", {pluralize(used, 'row')} used without an invalid label" * bool(used) + f"; {REJECTED} lists all."
-    rows = [[line["reason"], line["row"]] for line in lines[:_MAX_REJECTED]]
-    return [*parts, Table(f"{caption} Row numbers count from 1.", ["reason", "row"], rows)]
+    numbers = defaultdict[str, list[str]](list)
+    for line in lines:
+        numbers[line["reason"]].append(line["row"])
+    rows = [[reason, f"{len(each):,}", each[0]] for reason, each in numbers.items()][:_MAX_REJECTED]
+    return [*parts, Table(f"{caption} Row numbers count from 1.", ["reason", "rows", "first row"], rows)]
 
 
 def _labels(run: Run) -> list[Part]:

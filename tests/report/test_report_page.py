@@ -316,9 +316,10 @@ def test_unit_of_a_column_name_is_found():
         assert not _WITH_UNIT.fullmatch(name)
 
 
-def test_rows_that_are_used_without_a_label_are_not_rejected(run_copy):
+def test_rejected_rows_are_counted_by_reason(run_copy):
     lines = "1,oops,not a valid SMILES", "2,C,target 'y' is not a finite number: 'low'; used without this label"
-    (run_copy / "rejected.csv").write_text("\n".join(["row,smiles,reason", *lines]))
-    assert (
-        "1 row rejected, 1 row used without an invalid label; rejected.csv" in check_page(write_report(run_copy)).words
-    )
+    unlabelled = (f"{row},CC,no target value" for row in range(3, 20))
+    (run_copy / "rejected.csv").write_text("\n".join(["row,smiles,reason", *unlabelled, *lines]))
+    page = check_page(write_report(run_copy))
+    assert "18 rows rejected, 1 row used without an invalid label; rejected.csv" in page.words
+    assert "no target value 17 3 not a valid SMILES 1 1" in " ".join(page.words.split())

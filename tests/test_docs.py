@@ -80,7 +80,7 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> I
     """A folder with the files that the guides name, in which every training is tiny."""
     (tmp_path / "data").mkdir()
     demo_rows.to_csv(tmp_path / "data" / "demo.csv", index=False)
-    table = demo_rows.assign(logp=demo_rows["gap_ev"], active=demo_rows["gap_ev"] > 3, w=1.0, logd=0.5)
+    table = demo_rows.assign(logp=demo_rows["gap_ev"], active=demo_rows["gap_ev"] > 3, w=1.0, logd=0.5, date="2026")
     table["logd"] += demo_rows["gap_ev"] ** 2
     table.rename(columns={"split": "set"}).to_csv(tmp_path / "my.csv", index=False)
     demo_rows[["smiles"]].head(3).to_csv(tmp_path / "molecules.csv", index=False)

@@ -157,11 +157,17 @@ def describe_coverage(split: str, result: dict) -> list[str]:
             f"{level}% prediction sets contain all classes: the model hardly separates them, or too few are held out"
         )
         lines.append(line if informative else too_few)
-    counts = [(target[coverage], target["molecules"]) for target in (*bounded, *classes) if labels == "labels"]
-    if any(round(share * count) < _chance(count)[0] for share, count in counts):
+    low = [
+        name
+        for name, target in targets.items()
+        if labels == "labels" and target.get(coverage) is not None
+        if round(target[coverage] * target["molecules"]) < _chance(target["molecules"])[0]
+    ]
+    if low:
+        which = f" for {quoted_list(low, _MAX_TARGETS)}" if len(targets) > 1 else ""
         lines.append(
-            f"{split}: less than chance allows: for such molecules predict with a higher level, such as --interval 95, "
-            "or train with --folds 5, which calibrates on all molecules (docs/howto/uncertainty.md)"
+            f"{split}: less than chance allows{which}: predict such molecules with a higher level, such as "
+            "--interval 95 (docs/howto/uncertainty.md)"
         )
     return lines
 

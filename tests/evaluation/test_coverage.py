@@ -70,3 +70,5 @@ def test_coverage_below_chance_has_advice():
     for covered, lines in ((93, 2), (94, 1)):
         result = {"molecules": 112, "targets": {"y": target | {"coverage_90": covered / 112}}}
         assert len(describe_coverage("test", result)) == lines
+    result["targets"]["z"] = target | {"coverage_90": 93 / 112}
+    assert "less than chance allows for 'z': " in describe_coverage("test", result)[1]

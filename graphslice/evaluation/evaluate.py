@@ -110,7 +110,9 @@ def _named_data(
         defaults["split"] = trained.split
     defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
     defaults["targets"] = join_names([name for name in predictor.targets if name in columns] or predictor.targets)
-    defaults["long"] = trained.long if trained.long and {*split_columns(trained.long)} <= {*columns} else None
+    for name in ("long", "id_column"):
+        named = getattr(trained, name)
+        defaults[name] = named if named and {*split_columns(named)} <= {*columns} else None
     return DataConfig(**{**defaults, **{name: value for name, value in overrides.items() if value}})
 
 

@@ -59,6 +59,7 @@ def test_evaluate_writes_the_reason_for_a_missing_prediction(mixed_run, cli, tmp
     assert code == 0 and len(found) == 60 and found["row"].tolist() == list(range(1, 61)), err
     assert found["error"].notna().tolist() == [row in (0, 3) for row in range(60)] and found["gap_ev_pred"].isna()[0]
     assert found["gap_ev_true"][0] == pytest.approx(table["gap_ev"][0])
+    assert found["cmpd_id"].tolist() == table["cmpd_id"].tolist()
 
 
 def test_split_and_rejected_rows_have_identifiers(mixed_run):

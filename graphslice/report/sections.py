@@ -153,12 +153,20 @@ _HEADLINE_SCORES = {
     BINARY: {"auroc": "AUROC", "balanced_accuracy": "balanced accuracy"},
     MULTICLASS: {"accuracy": "accuracy", "auroc": "AUROC"},
 }
-# Scores of fewer molecules vary widely by chance.
-_MIN_SCORED = 20
+# Scores of fewer molecules, or of fewer of a class, vary widely by chance.
+_MIN_SCORED, _MIN_OF_CLASS = 20, 5
 # A column name that ends with a unit, such as "Solubility (uM)" or "dose [mg/kg]".
 _WITH_UNIT = re.compile(
     r"(.*\S)\s*[(\[]((?:[npuµμmk]?(?:M|g|L|s|mol|eV|cal|J|m)|cm|Å|min|h|d|K|°C|Da|%|[/·^\d⁻¹²³ -])+)[)\]]"
 )
+
+
+def _few(scores: Mapping) -> str:
+    """Say of what a target has too few labels for its scores; empty if it has enough."""
+    if prediction_count(dict(scores))[0] < _MIN_SCORED:
+        return f"fewer than {_MIN_SCORED}"
+    is_rare = scores["kind"] == BINARY and min(scores["counts"].values()) < _MIN_OF_CLASS
+    return f"fewer than {_MIN_OF_CLASS} of a class" * is_rare
 
 
 def headlines(run: Run) -> list[Markup]:
@@ -174,7 +182,8 @@ def headlines(run: Run) -> list[Markup]:
         for split, scores in scored if run.held_out_folds else scored[-1:]:
             count, noun = prediction_count(scores)
             sample = pluralize(count, f"{run.split_name(split)} {noun[:-1]}")
-            sample += f" (fewer than {_MIN_SCORED}: largely chance)" * (count < _MIN_SCORED)
+            if few := _few(scores):
+                sample += f" ({few}: largely chance)"
             values = []
             for metric, label in _HEADLINE_SCORES[task.kind].items():
                 value = _value(metric, scores[metric], 2) + f" {unit}".rstrip() * (metric in _ERRORS)
@@ -296,18 +305,19 @@ def _targets(run: Run) -> list[Text | Table]:
         first = [run.metric] * (run.metric != "loss" and kind in METRICS[run.metric].kinds)
         names = list(dict.fromkeys([*first, *_HEADLINE_SCORES[kind], *PRINTED_METRICS[kind]]))
         metric, several = METRICS[names[0]], len(ranked) > 1
-        few = {name: prediction_count(values)[0] < _MIN_SCORED for name, values in ranked.items()}
+        few = {name: _few(values) for name, values in ranked.items()}
         known = {name: values[names[0]] for name, values in ranked.items() if values[names[0]] is not None}
         losses = {name: metric.loss(known[name]) if name in known else np.inf for name in ranked}
         rows = []
-        for name in sorted(ranked, key=lambda name: (few[name], losses[name])):
+        for name in sorted(ranked, key=lambda name: (few[name] != "", losses[name])):
             for split, targets in scores.items():
                 values = [_value(one, targets[name][one]) for one in names]
                 count = f"{prediction_count(targets[name])[0]:,}"
                 rows.append([*[name] * (len(tasks) > 1), run.split_name(split), *values, count])
         caption = f"Scores of {pluralize(len(ranked), f'{kind} target')}" + ", the best first" * several
         if any(few.values()):
-            caption += f"; those of fewer than {_MIN_SCORED} are largely chance" + ", and last" * several
+            reasons = " or ".join(sorted({*few.values()} - {""}))
+            caption += f"; those of {reasons} are largely chance" + ", and last" * several
         if several and known and (names[0] not in _ERRORS or first):
             caption += f"; mean {metric.label} {_value(names[0], float(np.mean([*known.values()])))}"
         caption += "; errors are in the unit of the target" * (kind == REGRESSION)

@@ -258,7 +258,8 @@ def test_headline_is_a_sentence_a_target(run_copy):
     tasks = [Task("Solubility (uM)", transform="log"), Task("logD (pH 7.4)"), Task("hERG", "binary", ("no", "yes"))]
     run.checkpoints = [replace(run.checkpoints[0], tasks=tasks)]
     regression = {"kind": "regression", "mae": 20.0, "rmse": 40.0, "r2": 0.5, "pearson": 0.6}
-    classes = {"kind": "binary", "molecules": 500, **dict.fromkeys(METRICS, 0.875)}
+    counts = {"no": 496, "yes": 4}
+    classes = {"kind": "binary", "molecules": 500, "counts": counts, **dict.fromkeys(METRICS, 0.875)}
     valid = {
         "Solubility (uM)": {**regression, "molecules": 87, "median_error": 27.4, "spearman": 0.6612},
         "logD (pH 7.4)": {**regression, "molecules": 19, "median_error": 0.00123, "spearman": 9.989e-05},
@@ -281,7 +282,8 @@ def test_headline_is_a_sentence_a_target(run_copy):
         "and 0.00 on 20 test molecules.",
         "logD (pH 7.4): typical error (median) 0.0012, rank correlation 0.00, on 19 held-out molecules (fewer than 20: "
         "largely chance).",
-        "hERG: AUROC 0.88, balanced accuracy 0.88, on 500 held-out molecules.",
+        "hERG: AUROC 0.88, balanced accuracy 0.88, on 500 held-out molecules (fewer than 5 of a class: largely "
+        "chance).",
     ]
 
 

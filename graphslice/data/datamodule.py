@@ -149,8 +149,7 @@ class MoleculeData:
         usable = usable_mask(len(dataset), self.rejected)
         predefined = dataset.splits and {split: rows[usable[rows]] for split, rows in dataset.splits.items()}
         if dataset.is_pcqm4m and predefined is not None and not config.folds:
-            self.splits = {"valid": np.empty(0, np.int64), **predefined}
-            return
+            existing_splits = predefined
         if existing_splits is not None:
             self.splits = {"valid": np.empty(0, np.int64), **existing_splits}
         else:
@@ -163,18 +162,16 @@ class MoleculeData:
 
     @property
     def duplicates(self) -> Duplicates:
-        """Duplicates among the usable rows, whose numbers are compared on the scale of training; those of millions of
-        molecules are not searched."""
+        """Duplicates among the usable rows, whose numbers are compared on the scale of training."""
         rows, labels = self.usable_rows, self.labels
         if self.dataset.is_pcqm4m:
-            return Duplicates(0, 0)
+            return Duplicates(0, 0)  # millions of molecules, which are not searched
         identity, family = molecule_keys(self.store, rows)
         if feature_columns := feature_column_names(self.config.data.descriptors):
             identity = keys_with_columns(identity, self.store.descriptors(rows, feature_columns))
         bounds = None if labels.bounds is None else labels.bounds[rows]
         found = find_duplicates(rows, identity, labels.means()[rows], self._is_class, bounds)
-        is_split = self.dataset.splits is not None
-        return replace(found, shared=count_shared(self.splits, rows, family)) if is_split else found
+        return replace(found, shared=count_shared(self.splits, rows, family))
 
     @property
     def _is_class(self) -> np.ndarray:

@@ -33,8 +33,7 @@ class GraphTransformer(nn.Module):
     blocks (:class:`~graphslice.nn.block.Block`), followed by a readout and an output head. Shapes: B molecules, at
     most N atoms, C = ``config.dim`` channels, H heads, T = ``config.tasks`` targets, M labelled atoms or bonds.
 
-    The network predicts standardised targets; predictions are converted to the unit of the targets by ``target_mean``
-    and ``target_std``.
+    The network predicts standardised targets, which ``target_mean`` and ``target_std`` convert to their scale.
 
     Args:
         config: architecture and initialisation.
@@ -130,8 +129,9 @@ class GraphTransformer(nn.Module):
                 passing along bonds, and ``atom_bond_index`` if its targets are atom-level or bond-level.
 
         Returns:
-            Predictions in the unit of the targets, ``[B, T]``; of a model with atom-level or bond-level targets
-            ``[M, T]``, in the order of ``batch.atom_bond_index``.
+            Predictions on the scale of the training, ``[B, T]``: numbers in their unit, or their logarithms if these
+            were trained on; logits of classes. Of atom-level or bond-level targets ``[M, T]``, in the order of
+            ``batch.atom_bond_index``.
 
         Raises:
             ValueError: if the batch lacks one of these.

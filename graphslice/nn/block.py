@@ -84,7 +84,7 @@ class Block(nn.Module):
         x = x + self.dropout(self._mix(self.mixer_norm(x), context))
         return x + self.dropout(self.ffn(self.ffn_norm(x)))
 
-    def output_maps(self) -> list[nn.Linear]:
+    def output_maps(self) -> list[nn.Module]:
         """Return the last linear layers of the residual branches, which the balanced initialisation scales down."""
         return [self.mixer.output, self.ffn.contract, *([] if self.messages is None else [self.messages.output])]
 

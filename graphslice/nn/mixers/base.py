@@ -14,7 +14,7 @@ class Mixer(nn.Module):
     """Base class of token-mixing layers, ``forward(x [B, N, C], context) -> [B, N, C]``.
 
     A subclass defines :meth:`mix`; the output projection, with which the layers of all papers end, is applied by
-    :meth:`forward`. A mixer without an output projection overrides :meth:`forward`. Rows beyond ``context.lengths`` are
+    :meth:`forward`. A mixer without one sets ``output`` to ``nn.Identity()``. Rows beyond ``context.lengths`` are
     padding: they must not influence valid rows, and their output, which must be finite, is ignored.
 
     Args:
@@ -38,7 +38,7 @@ class Mixer(nn.Module):
         if heads < 1 or dim % heads:
             raise InputError(f"model.heads ({heads}) must divide model.dim ({dim})")
         self.dim, self.heads, self.layer, self.layers, self.dropout = dim, heads, layer, layers, dropout
-        self.output = nn.Linear(dim, dim)
+        self.output: nn.Module = nn.Linear(dim, dim)
 
     @classmethod
     def own_settings(cls) -> dict[str, str]:
@@ -63,7 +63,7 @@ class Mixer(nn.Module):
         Returns:
             ``[B, N, C]``, the input of the output projection.
         """
-        raise TypeError(f"{type(self).__name__} must define mix(x, context) or forward(x, context)")
+        raise TypeError(f"{type(self).__name__} must define mix(x, context)")
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply :meth:`mix` and the output projection: ``[B, N, C]`` to ``[B, N, C]``."""

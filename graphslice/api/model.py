@@ -189,8 +189,9 @@ class Model(Predictor):
 
             - ``molecules``: number of labelled molecules that were predicted;
             - ``targets``: per target the task type, the number of labels, and the metrics; with a calibration also
-              ``coverage_90`` and ``width_90`` (in the unit of the target) or ``classes_90``; of a target that is
-              trained on its logarithm ``median_factor`` and ``factor_90``, the typical error and the width as factors;
+              ``coverage_90`` and ``width_90`` (in the unit of the target) or ``classes_90``, and
+              ``calibration_molecules``, their number; of a target that is trained on its logarithm
+              ``median_factor`` and ``factor_90``, the typical error and the width as factors;
             - ``unanswered``: number of molecules without a prediction, which are left out;
             - ``learned``: number of molecules with the fingerprint of a training molecule (the model keeps at most
               10,000 of these); only with a calibration.

@@ -45,6 +45,11 @@ class TargetCalibration:
     weights: dict[str, float]  # weight of each difficulty estimate in the scale of a regression error
     temperature: float = 1.0  # divisor of the logits (temperature scaling); 1 for regression
 
+    @property
+    def molecules(self) -> int:
+        """Number of calibration molecules with a label."""
+        return round(sum(float((1 / each.counts).sum()) for each in self.scores))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values and arrays, for :meth:`from_dict`."""
         scores, counts = [each.values for each in self.scores], [each.counts for each in self.scores]

@@ -242,9 +242,10 @@ def evaluate(
         write_predictions(out, dataset, rows, predictions)
     predicted_rows, indices = rows[predicted], predictions.places(predicted)
     result = score_rows(dataset, predicted_rows, predictions.values[indices])
-    if predictions.interval is not None:
+    if predictions.interval is not None and predictor.calibration is not None:
         interval, labels = predictions.interval.take_rows(indices), dataset.all_labels[predicted_rows]
-        add_coverage(result, coverage(interval, labels, dataset.all_labels.molecules(predicted_rows), dataset.tasks))
+        covered = coverage(interval, labels, dataset.all_labels.molecules(predicted_rows), dataset.tasks)
+        add_coverage(result, covered, predictor.calibration)
     if predictions.neighbours is not None:
         result["learned"] = int((predictions.neighbours.similarity[predicted] > IDENTICAL_SIMILARITY).sum())
     failures = [(row, error) for row, error in zip(rows.tolist(), predictions.errors, strict=True) if error is not None]

@@ -117,19 +117,22 @@ def describe_width(target: Mapping[str, Any]) -> str:
 
 
 def describe_covered(target: Mapping[str, Any], noun: str = "") -> str:
-    """Format the coverage of a target, such as ``16 of 23 (70%; by chance 18 to 23)``: the central 95% of a binomial
-    distribution, if molecules are exchangeable. Atoms and bonds of a molecule are not, so they have the share alone."""
+    """Format the coverage of a target, such as ``16 of 23 (70%; by chance 17 to 23)``, if molecules are exchangeable.
+    Atoms and bonds of a molecule are not, so they have the share alone."""
     share, (count, unit) = target[f"coverage_{COVERAGE_LEVEL}"], prediction_count(dict(target))
     if unit != "molecules":
         return f"{share:.0%}"
-    low, high = _chance(count)
+    low, high = _chance(target)
     return f"{round(share * count):,} of {count:,}{noun} ({share:.0%}; by chance {low:,.0f} to {high:,.0f})"
 
 
-def _chance(count: int) -> tuple[float, float]:
-    from scipy.stats import binom
+def _chance(target: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the central 95% of the number of covered labels. It is beta-binomial, since the coverage of intervals that
+    were calibrated on n molecules has a beta distribution of n + 1 counts (Vovk 2012, arXiv:1209.2673)."""
+    from scipy.stats import betabinom
 
-    return binom.interval(0.95, count, COVERAGE_LEVEL / 100)
+    counts, level = target["calibration_molecules"] + 1, COVERAGE_LEVEL / 100
+    return betabinom.interval(0.95, target["molecules"], counts * level, counts * (1 - level))
 
 
 def describe_coverage(split: str, result: dict) -> list[str]:
@@ -161,7 +164,7 @@ def describe_coverage(split: str, result: dict) -> list[str]:
         name
         for name, target in targets.items()
         if labels == "labels" and target.get(coverage) is not None
-        if round(target[coverage] * target["molecules"]) < _chance(target["molecules"])[0]
+        if round(target[coverage] * target["molecules"]) < _chance(target)[0]
     ]
     if low:
         which = f" for {quoted_list(low, _MAX_TARGETS)}" if len(targets) > 1 else ""

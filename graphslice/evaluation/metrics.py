@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphslice.calibration import mean_per_molecule
+from graphslice.calibration import Calibration, mean_per_molecule
 from graphslice.data.ogb import OGB_FOLDERS, import_ogb_lsc
 from graphslice.errors import InputError, check_choice
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, each_target, is_bounded, within_bounds
@@ -352,13 +352,15 @@ def coverage(
     return results
 
 
-def add_coverage(result: dict, coverages: dict[str, dict[str, float]]) -> None:
-    """Add finite ``coverage_90``, ``width_90``, ``classes_90``; the first is None if infinite intervals cover all."""
-    for name, values in coverages.items():
+def add_coverage(result: dict, coverages: dict[str, dict[str, float]], calibration: Calibration) -> None:
+    """Add finite ``coverage_90``, ``width_90``, ``classes_90``, and the number of molecules that the intervals were
+    calibrated on; the first is None if infinite intervals cover all."""
+    for (name, values), calibrated in zip(coverages.items(), calibration.targets, strict=True):
         finite: dict[str, float | None] = {key: value for key, value in values.items() if np.isfinite(value)}
         if np.isinf(values.get("width", 0.0)):
             finite["coverage"] = None
-        result["targets"][name] |= {f"{key}_{COVERAGE_LEVEL}": value for key, value in finite.items()}
+        finite = {f"{key}_{COVERAGE_LEVEL}": value for key, value in finite.items()}
+        result["targets"][name] |= finite | {"calibration_molecules": calibrated.molecules}
 
 
 def _mean(values: np.ndarray, molecules: np.ndarray) -> float:

@@ -273,7 +273,8 @@ def evaluate_split(
             error = score("calibration_error", dataset.name, [task], labels, before)
             scores["targets"][task.name] |= {"temperature": temperature, "calibration_error_before": error}
     if interval is not None:
-        add_coverage(scores, coverage(interval, true, dataset.all_labels.molecules(rows), dataset.tasks))
+        covered = coverage(interval, true, dataset.all_labels.molecules(rows), dataset.tasks)
+        add_coverage(scores, covered, calibration)
         for line in describe_coverage(split, scores):
             result(line, console)
     if file is not None:

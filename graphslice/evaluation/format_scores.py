@@ -50,10 +50,16 @@ def with_std(value: float, std: float) -> str:
     return f"{value:,.{places}f} ± {std:,.{places}f}".replace("-", MINUS)
 
 
+def score_text(value: float, decimals: int = 4, scale: float | None = None, sign: str = "") -> str:
+    """Format a score with decimals; with significant digits, one fewer, if it or the ``scale`` of all is small."""
+    is_small = 0 < abs(value if scale is None else scale) < 0.01
+    return f"{value:{sign}.{decimals - 1}g}" if is_small else f"{value:{sign}.{decimals}f}"
+
+
 def mean_and_std(values: Sequence[float] | np.ndarray, decimals: int = 4) -> str:
     """Format the mean of values, and of several their standard deviation."""
-    deviation = f" ± {np.std(values, ddof=1):.{decimals}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{decimals}f}{deviation}"
+    numbers = [float(np.mean(values)), *([float(np.std(values, ddof=1))] if len(values) > 1 else [])]
+    return " ± ".join(score_text(value, decimals, scale=numbers[0]) for value in numbers)
 
 
 def _format_like(text: str, value: float) -> str:
@@ -206,12 +212,10 @@ def _mean(scores: list[dict], name: str) -> float:
 
 
 def _values(scores: dict, names: list[str] | tuple[str, ...], digits: int) -> str:
-    """Format the named metrics, separated by commas; small numbers with significant digits in place of decimals."""
-    texts = []
-    for name in dict.fromkeys(names):
-        if name in scores:
-            form = f".{digits}f" if not 0 < abs(scores[name]) < 0.01 else f".{digits - 1}g"
-            texts.append(f"{METRICS[name].label} {scores[name]:{form}}")
+    """Format the named metrics, separated by commas."""
+    texts = [
+        f"{METRICS[name].label} {score_text(scores[name], digits)}" for name in dict.fromkeys(names) if name in scores
+    ]
     if (factor := scores.get("median_factor")) is not None:
         texts.append(f"typical error a factor of {plain(factor, 3)}")
     return ", ".join(texts)

@@ -18,7 +18,7 @@ from rich.console import Console
 from graphslice._version import __version__
 from graphslice.config import RunConfig
 from graphslice.errors import InputError, check_number
-from graphslice.evaluation.format_scores import markdown_table, mean_and_std
+from graphslice.evaluation.format_scores import markdown_table, mean_and_std, score_text
 from graphslice.evaluation.metrics import METRICS, MIN_SEEDS, Metric, mean_interval
 from graphslice.runs.run_files import is_finished, read_metric_logs, read_metrics, read_training
 from graphslice.search.plan import Run, Variant, check_single_networks, parse_budget, plan_runs
@@ -96,7 +96,7 @@ def describe_outcome(scores: dict) -> str:
     """Describe the test score of a finished run in one line; the validation score if there are no test labels."""
     name, split = scores["metric"], "test" if "test" in scores else "valid"
     value = scores[split][name]
-    return f"{split} {METRICS[name].label} {float('nan') if value is None else value:.4f}"
+    return f"{split} {METRICS[name].label} {score_text(float('nan') if value is None else value)}"
 
 
 def read_run(run: Run, reason: str | None) -> dict | None:
@@ -233,7 +233,8 @@ def describe(results: list[dict], label: str) -> list[str]:
     title = f"{label} minus that of `{results[0]['reference']}`, the best on the validation set, paired by seed; means "
     rows = []
     for result in results:
-        mean, interval = f"{result['mean']:+.4f}", f"{result['low']:+.4f} to {result['high']:+.4f}"
-        rows.append([f"`{result['variant']}`", mean, interval, result["seeds"], result["verdict"]])
+        scale = max(abs(result["low"]), abs(result["high"]))
+        mean, low, high = (score_text(result[name], scale=scale, sign="+") for name in ("mean", "low", "high"))
+        rows.append([f"`{result['variant']}`", mean, f"{low} to {high}", result["seeds"], result["verdict"]])
     head = ["mixer", "difference", "interval", "seeds", "conclusion"]
     return [f"\n{title}with {intervals}:", "", *markdown_table(head, rows)]

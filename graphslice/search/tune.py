@@ -18,6 +18,7 @@ from rich.console import Console
 from graphslice.config import RunConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.errors import InputError, check_number, check_positive, shell_command
+from graphslice.evaluation.format_scores import score_text
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn.mixers import check_mixer
 from graphslice.runs.run_files import CONFIG, contains_run, read_config, write_csv
@@ -167,10 +168,10 @@ def _score(setup: Setup, limits: Limits, trial: Trial) -> float:
 
 def _describe_trial(trials: Sequence[Record], number: int, setup: Setup) -> str:
     trial, metric = trials[number], METRICS[setup.objective.metric]
-    outcome = trial.state if trial.value is None else f"{metric.label} {trial.value:.4f}"
+    outcome = trial.state if trial.value is None else f"{metric.label} {score_text(trial.value)}"
     outcome += f" ({trial.reason})" if trial.reason else ""
     best = best_first({t.number: [t.value] for t in trials if t.value is not None}, metric)
-    so_far = "".join(f"; best {value:.4f} (trial {first})" for first, value in list(best.items())[:1])
+    so_far = "".join(f"; best {score_text(value)} (trial {first})" for first, value in list(best.items())[:1])
     name = f"trial {number}" + " (defaults)" * (trial.params == setup.defaults)
     return f"{name}: {outcome}, {trial.seconds:.0f} s{so_far}"
 
@@ -194,8 +195,8 @@ def repeat(setup: Setup, out: Path, limits: Limits, index: int, console: Console
         except (ValueError, RuntimeError, MemoryError):  # as of a trial
             value = float("nan")
         set_seed_score(study, trial.number, seed, value)
-        label = METRICS[setup.objective.metric].label
-        console.print(f"trial {trial.number} with seed {seed}: {label} {value:.4f}", highlight=False, markup=False)
+        text = f"{METRICS[setup.objective.metric].label} {score_text(value)}"
+        console.print(f"trial {trial.number} with seed {seed}: {text}", highlight=False, markup=False)
 
 
 def finalists(trials: Sequence[Record], setup: Setup) -> list[Record]:
@@ -341,9 +342,9 @@ def _write_results(out: Path, trials: list[Record], setup: Setup, seeds: int, co
     label = METRICS[setup.objective.metric].label
     count = len(choice.seeds)
     over = f"mean over {count} further seed{'s' * (count != 1)}" if count else "of a single seed"
-    text = f"trial {choice.trial.number}: {label} on held-out folds {choice.score:.4f}, {over}"
+    text = f"trial {choice.trial.number}: {label} on held-out folds {score_text(choice.score)}, {over}"
     if choice.default_score is not None:
-        text = f"{text}; the defaults {choice.default_score:.4f}"
+        text = f"{text}; the defaults {score_text(choice.default_score)}"
     with atomic_write(out / BEST_CONFIG) as new:
         new.write_text(f"# {text}\n{with_values(setup.user_config, choice.trial.params).to_yaml()}", encoding="utf-8")
     result(f"chosen: {text}", console)

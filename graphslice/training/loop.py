@@ -27,6 +27,7 @@ from graphslice.config import OptimizerConfig
 from graphslice.data.batches import extreme_batches
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import check_number
+from graphslice.evaluation.format_scores import score_text
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn import GraphTransformer
 from graphslice.nn.agreement import compile_checked, faulty_backends
@@ -209,7 +210,7 @@ class TrainingLoop:
             state.best, state.waited = scores[MONITOR], 0
             self._save_best()
         name = self.module.metric
-        self._score = f", {METRICS[name].label} {scores[f'val_{name}']:.4f}"
+        self._score = f", {METRICS[name].label} {score_text(scores[f'val_{name}'])}"
 
     def _show_progress(self) -> None:
         epoch = -(-self.state.step // len(self.train_batches))

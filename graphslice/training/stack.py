@@ -24,7 +24,7 @@ from graphslice.data.featurize import fingerprint_rows, graph_input_rows, molecu
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import as_predictions, predict_held_out, rows_in_split, write_predictions
-from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
+from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores, score_text
 from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS, add_coverage, coverage, score, score_rows
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
@@ -178,7 +178,7 @@ class Stack:
         for note in mixer_note(data.config.model.mixer, weights[0].mean()):
             remark(note, self.console)
         split = "test" if "test" in predictions else "valid"
-        values = ", ".join(f"{NAMES[name]} {value:.4f}" for name, value in scores[split].items())
+        values = ", ".join(f"{NAMES[name]} {score_text(value)}" for name, value in scores[split].items())
         result(f"{'test' if split == 'test' else 'held-out'} {METRICS[metric].label}: {values}", self.console)
         return scores, held_out
 

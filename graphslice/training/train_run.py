@@ -18,7 +18,7 @@ from graphslice.data.dataset import LabelledDataset
 from graphslice.data.loaders import is_dataset_name, load_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import as_predictions, predict_held_out, rows_in_split
-from graphslice.evaluation.format_scores import describe_seeds
+from graphslice.evaluation.format_scores import describe_seeds, score_text
 from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS
 from graphslice.inference.predictor import Predictor, load
 from graphslice.runs import run_files
@@ -203,8 +203,8 @@ def train_members(
             if reason is not None:
                 raise InputError(f"{out / name}: {reason}")
             show(name, 1.0, "finished")
-            values = read_metric(out / name, metric)
-            scores = ", ".join(f"{split} {METRICS[metric].label} {value:.4f}" for split, value in values.items())
+            values, label = read_metric(out / name, metric), METRICS[metric].label
+            scores = ", ".join(f"{split} {label} {score_text(value)}" for split, value in values.items())
             console.print(f"{done} of {len(members)}: {name}: {scores}", highlight=False)
 
 

@@ -222,12 +222,9 @@ def test_missing_and_damaged_files_are_named(run_copy, tmp_path):
 def test_intervals_and_temperatures_are_tabulated(run_copy):
     path = run_copy / "metrics.json"
     metrics = json.loads(path.read_text())
-    metrics["test"]["targets"]["gap_ev"] |= {
-        "coverage_90": 0.875,
-        "width_90": 1.2345,
-        **(few := {"calibration_molecules": 49}),
-    }
-    classes = {**few, "coverage_90": 0.95, "classes_90": 1.5, "temperature": 1.25}
+    shared = {"calibration_molecules": 49}
+    metrics["test"]["targets"]["gap_ev"] |= {"coverage_90": 0.875, "width_90": 1.2345, **shared}
+    classes = {"coverage_90": 0.95, "classes_90": 1.5, "temperature": 1.25, **shared}
     metrics["test"]["targets"]["active"] = {"kind": "binary", "molecules": 6, **dict.fromkeys(METRICS, 0.5), **classes}
     metrics["valid"]["targets"]["active"] = metrics["test"]["targets"]["active"]
     path.write_text(json.dumps(metrics))

@@ -107,6 +107,13 @@ def test_row_has_mean_and_standard_deviation_over_seeds(result):
     assert a.startswith(f"| `a` | 0.3300 ± {np.std([0.31, 0.35], ddof=1):.4f} | 0.4000 ± 0.0000 |")
 
 
+def test_scores_of_small_numbers_keep_their_digits():
+    """Such as permeabilities in cm/s."""
+    scores = {"a": [1e-6, 2e-6, 3e-6], "b": [2.5e-6, 3.6e-6, 4.4e-6]}
+    text = table({"runs": [record(name, seed, 0.5, y) for name in scores for seed, y in enumerate(scores[name])]})
+    assert "| `a` | 2e-06 ± 1e-06 |" in text and "| `b` | +1.5e-06 | +1.25e-06 to +1.75e-06 | 3 | worse |" in text
+
+
 @pytest.mark.parametrize(
     ("scores", "sentence"),
     [

@@ -246,7 +246,7 @@ def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, 
         kind = "folds" if folds else "seeds"
         if len(scores) < MIN_SEEDS:
             return [*lines, f"{summary}; {len(scores)} models are too few to estimate the variation between {kind}"]
-        low, high = mean_interval(gains, folds)
+        low, high = mean_interval(gains, folds, len(rivals))  # one of several rivals was chosen by these scores
         significant = "significant" if low > 0 else "not significant"
         lines.append(
             f"{summary} (95% confidence interval: {low:.3g} to {high:.3g}), {significant} given the variation "

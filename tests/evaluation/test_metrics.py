@@ -9,6 +9,7 @@ from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels
 from graphslice.data.ogb import import_ogb_lsc
 from graphslice.errors import InputError
+from graphslice.evaluation.format_scores import describe_seeds
 from graphslice.evaluation.metrics import (
     METRICS,
     check_metric,
@@ -194,3 +195,13 @@ def test_interval_over_folds_corrects_for_overlapping_training_sets():
     """Three repetitions of two folds: test and training sets have the same size."""
     half = stats.t.ppf(0.975, 5) * np.sqrt((1 / 6 + 1) * SEEDS.var(ddof=1))
     assert mean_interval(SEEDS, 2) == pytest.approx((SEEDS.mean() - half, SEEDS.mean() + half))
+
+
+def test_best_of_several_base_models_has_a_wider_interval():
+    """It is chosen by the scores that it is compared with."""
+    gains, others = np.array([0.02, 0.05, 0.07, 0.03]), {"boosting": 0.9, "kernel": 0.9}
+    for rivals, verdict in (({}, "), significant"), (others, "), not significant")):
+        members = [{"network": 0.5, "forest": 0.5 - gain, **rivals} for gain in gains]
+        line = describe_seeds("test", members, "mae")[1]
+        low, high = stats.ttest_1samp(gains, 0).confidence_interval(1 - 0.05 / (1 + len(rivals)))
+        assert f"by 0.0425 (95% confidence interval: {low:.3g} to {high:.3g}{verdict}" in line

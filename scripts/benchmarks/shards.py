@@ -2,7 +2,8 @@
 
 One process, one that is killed three times, two workers of Ray and four jobs of an array must write the same files. A
 line for each is added to docs/benchmarks/shards.jsonl, of which the tables of docs/howto/hundred-million.md are made.
-Memory is the largest sum over all processes, shared pages counted once (Linux, where /proc reports it).
+Memory is the largest sum over all processes, shared pages counted once (Linux, where /proc reports it). A last line
+counts the molecules whose predictions depend on the notation.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyarrow.parquet import write_table
+from pyarrow.parquet import read_table, write_table
 from rdkit import Chem
 
 from benchmarks.report import memory_of_processes
@@ -27,6 +28,7 @@ from graphslice.system.machine import hardware_info
 # Rows of a file, and least number of notations of a molecule.
 _FILE_ROWS, _NOTATIONS = 1_000_000, 4
 _WHOLE, _KILLED, _RAY, _JOBS = "one process", "killed three times", "two workers of Ray", "four jobs"
+_NOTATIONS_OF_ALL = "every notation"
 #: The options of the commands that are run one after the other, by the name of the way.
 WAYS = {
     _WHOLE: [[]],
@@ -36,6 +38,8 @@ WAYS = {
 }
 # Of the table: rows that are predicted, cores of a large machine, and dollars for an hour of a core of a cloud.
 _MANY, _CORES, _DOLLARS = 100_000_000, 64, 0.04
+# Differences between notations, relative to the standard deviation of the predictions, that count as rounding.
+_ROUNDING = 1e-5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the tables, and predict them in each way."""
-    source = options.folder / "tables"
+    source, smiles = options.folder / "tables", _molecules(options.tables, options.rows)
     if not source.exists():
-        write_tables(source, options.tables, options.rows)
+        write_tables(source, smiles, options.rows)
     shards = -(-options.rows // SHARD_ROWS)
     first: dict[str, bytes] | None = None
     for way in options.ways:
@@ -73,8 +77,14 @@ def run(options: argparse.Namespace) -> None:
         line |= {"megabytes_by_half": [round(max(half, default=0) / 1e6) for half in halves]}
         line |= {"bytes_read": sum(path.stat().st_size for path in source.iterdir())}
         line |= {"bytes_written": sum(map(len, files.values())), "same_files": files == first}
-        append_results(options.results, [line | {"machine": hardware_info()["machine"], "version": version()}])
-        print(line, flush=True)
+        _append(options.results, line)
+    line = {"model": options.name or options.model, "way": _NOTATIONS_OF_ALL, "rows": options.rows}
+    _append(options.results, line | differences(out, len(smiles)))
+
+
+def _append(path: Path, line: dict) -> None:
+    append_results(path, [line | {"machine": hardware_info()["machine"], "version": version()}])
+    print(line, flush=True)
 
 
 def _predict(command: list[str], out: Path, kills: list[int], memory: list[int]) -> None:
@@ -99,13 +109,18 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def write_tables(folder: Path, sources: list[Path], rows: int) -> None:
-    """Write Parquet files of the molecules of tables, each in several SMILES notations."""
+def _molecules(sources: list[Path], rows: int) -> list[str]:
+    """Return the molecules of tables, or a random part of them, that fill so many rows in several notations."""
     columns = (pd.read_csv(path, usecols=lambda name: name in ("smiles", "mol")) for path in sources)
     smiles = np.unique(np.concatenate([column.iloc[:, 0].dropna().astype(str) for column in columns]))
     count = max(_NOTATIONS, -(-rows // len(smiles)))
-    smiles = np.random.default_rng(0).permutation(smiles)[: -(-rows // count)]
-    notations = [_notations(text, count, seed) for seed, text in enumerate(smiles.tolist(), 1)]
+    return np.random.default_rng(0).permutation(smiles)[: -(-rows // count)].tolist()
+
+
+def write_tables(folder: Path, smiles: list[str], rows: int) -> None:
+    """Write Parquet files of the molecules, all in one notation before the next."""
+    count = -(-rows // len(smiles))
+    notations = [_notations(text, count, seed) for seed, text in enumerate(smiles, 1)]
     folder.mkdir(parents=True)
     for start in range(0, rows, _FILE_ROWS):
         numbers = range(start, min(rows, start + _FILE_ROWS))
@@ -122,15 +137,36 @@ def _notations(smiles: str, count: int, seed: int) -> list[str]:
     return [smiles, *Chem.MolToRandomSmilesVect(molecule, count - 1, seed)]
 
 
+def differences(out: Path, molecules: int) -> dict[str, int]:
+    """Count the molecules whose predictions by a folder of :func:`write_tables` are equal, rounded otherwise, or other
+    in other notations."""
+    table = read_table(out)
+    predicted = [table[name].to_numpy() for name in table.column_names if pa.types.is_floating(table[name].type)]
+    values = np.stack(predicted, axis=1)[: len(table) // molecules * molecules].reshape(-1, molecules, len(predicted))
+    unknown = np.isnan(values).any(axis=2)
+    spread = (np.ptp(values, axis=0) / np.nanstd(values[0], axis=0)).max(axis=1)
+    counts = {"equal": spread == 0, "rounded": (spread > 0) & (spread < _ROUNDING), "different": spread >= _ROUNDING}
+    counts |= {"without_prediction": unknown.all(axis=0), "sometimes": unknown.any(axis=0) & ~unknown.all(axis=0)}
+    return {"notations": len(values)} | {name: int(each.sum()) for name, each in counts.items()}
+
+
 def rehearsal_table(lines: list[dict]) -> str:
-    """Return a row for each way in which a model predicted the same rows."""
+    """Return a row for each way in which a model predicted the same rows, and how many depend on the notation."""
     rows = [["model", "rows", "predicted by", "minutes", "memory in the first and second half, MB", "files"]]
-    for line in (line for line in lines if line["way"] != _WHOLE):
+    for line in (line for line in lines if line["way"] not in (_WHOLE, _NOTATIONS_OF_ALL)):
         memory = ", ".join(f"{half:,}" for half in line["megabytes_by_half"])
         files = "equal" if line["same_files"] else "**different**"
         cells = [line["model"], f"{line['rows']:,}", line["way"], f"{line['seconds'] / 60:.0f}", memory, files]
         rows.append(cells)
-    return markdown(rows)
+    (found,) = (line for line in lines if line["way"] == _NOTATIONS_OF_ALL)
+    molecules = sum(found[name] for name in ("equal", "rounded", "different", "without_prediction", "sometimes"))
+    note = (
+        f"Of {molecules:,} molecules in {found['notations']} notations each, {found['equal']:,} have predictions equal "
+        f"in every bit, and {found['rounded']:,} predictions that differ by rounding, below a hundred-thousandth of "
+        f"the standard deviation. {found['different']} has different predictions, {found['without_prediction']} have "
+        f"none in any notation, and {found['sometimes']} none in some."
+    )
+    return f"{markdown(rows)}\n{note}\n"
 
 
 def cost_table(lines: list[dict]) -> str:

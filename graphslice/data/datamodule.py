@@ -156,16 +156,16 @@ class MoleculeData:
             maker = self._split_maker()
             self.splits = maker.make(predefined)
             maker.check_classes(self.splits["train"], dataset.tasks)
-        if existing_splits is None and self.config.trainer.refit == "on":  # folds replace the validation set
-            train = np.sort(np.concatenate([self.splits["train"], self.splits["valid"]]))
-            self.splits |= {"train": train, "valid": np.empty(0, np.int64)}
+            if self.config.trainer.refit == "on":  # folds replace the validation set
+                train = np.sort(np.concatenate([self.splits["train"], self.splits["valid"]]))
+                self.splits |= {"train": train, "valid": np.empty(0, np.int64)}
 
     @property
     def duplicates(self) -> Duplicates:
         """Duplicates among the usable rows, whose numbers are compared on the scale of training."""
-        rows, labels = self.usable_rows, self.labels
         if self.dataset.is_pcqm4m:
             return Duplicates(0, 0)  # millions of molecules, which are not searched
+        rows, labels = self.usable_rows, self.labels
         identity, family = molecule_keys(self.store, rows)
         if feature_columns := feature_column_names(self.config.data.descriptors):
             identity = keys_with_columns(identity, self.store.descriptors(rows, feature_columns))

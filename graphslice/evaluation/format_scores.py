@@ -58,8 +58,9 @@ def score_text(value: float, decimals: int = 4, scale: float | None = None, sign
 
 def mean_and_std(values: Sequence[float] | np.ndarray, decimals: int = 4) -> str:
     """Format the mean of values, and of several their standard deviation."""
-    numbers = [float(np.mean(values)), *([float(np.std(values, ddof=1))] if len(values) > 1 else [])]
-    return " ± ".join(score_text(value, decimals, scale=numbers[0]) for value in numbers)
+    mean = float(np.mean(values))
+    deviation = f" ± {score_text(float(np.std(values, ddof=1)), decimals, scale=mean)}" if len(values) > 1 else ""
+    return score_text(mean, decimals) + deviation
 
 
 def _format_like(text: str, value: float) -> str:

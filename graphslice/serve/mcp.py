@@ -41,6 +41,7 @@ from graphslice.inference.inputs import smiles_rows
 from graphslice.inference.predictions import output_columns
 from graphslice.runs.run_files import contains_run, without_nan
 from graphslice.serve.documents import Description, Evaluation, Explanations, Predictions, Run, Text
+from graphslice.system.console import signals_handled
 from graphslice.system.hub import local_path
 from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 
@@ -300,15 +301,13 @@ def serve(folder: str | Path, models: Sequence[str]) -> None:
     async def run() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-        def stop(number: int) -> None:
+        def stop(number: int, _: Any) -> None:  # an exception would be raised in whatever task runs
             signals.append(number)
-            task.cancel()  # type: ignore[union-attr]
+            loop.call_soon_threadsafe(task.cancel)  # type: ignore[union-attr]
 
-        if sys.platform != "win32":  # the exception of the signal would be raised in any task
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop, number)
-        async with stdio_server(_input_lines()) as (read, write):  # type: ignore[arg-type]
-            await server.run(read, write, server.create_initialization_options())
+        with signals_handled(stop, (signal.SIGINT, signal.SIGTERM)):
+            async with stdio_server(_input_lines()) as (read, write):  # type: ignore[arg-type]
+                await server.run(read, write, server.create_initialization_options())
 
     with featurizer_pool(0) as pool:  # its end ends a call that is in progress
         server = make_server(Tools(Folder(folder), models, pool))

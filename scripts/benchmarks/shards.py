@@ -138,8 +138,8 @@ def _notations(smiles: str, count: int, seed: int) -> list[str]:
 
 
 def differences(out: Path, molecules: int) -> dict[str, int]:
-    """Count the molecules whose predictions by a folder of :func:`write_tables` are equal, rounded otherwise, or other
-    in other notations."""
+    """Count the molecules of :func:`write_tables` by what their notations change: no bit of the predictions, their
+    rounding, more, or whether there are any."""
     table = read_table(out)
     predicted = [table[name].to_numpy() for name in table.column_names if pa.types.is_floating(table[name].type)]
     values = np.stack(predicted, axis=1)[: len(table) // molecules * molecules].reshape(-1, molecules, len(predicted))
@@ -163,8 +163,8 @@ def rehearsal_table(lines: list[dict]) -> str:
     note = (
         f"Of {molecules:,} molecules in {found['notations']} notations each, {found['equal']:,} have predictions equal "
         f"in every bit, and {found['rounded']:,} predictions that differ by rounding, below a hundred-thousandth of "
-        f"the standard deviation. {found['different']} has different predictions, {found['without_prediction']} have "
-        f"none in any notation, and {found['sometimes']} none in some."
+        f"the standard deviation. Molecules with different predictions: {found['different']}; without one in every "
+        f"notation: {found['without_prediction']}, in some: {found['sometimes']}."
     )
     return f"{markdown(rows)}\n{note}\n"
 

@@ -5,29 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import join_names
+from graphslice.config import MOLECULE, join_names
 from graphslice.data.columns import label_names, target_names
 from graphslice.data.loaders import as_table, is_frame
 from graphslice.errors import InputError
 from graphslice.inference.inputs import as_molecules, each_molecule, frame_smiles, is_graph
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-def as_dataset(data: Any, targets: str | None, lists: bool) -> tuple[Any, dict[str, Any]]:
+
+def as_dataset(data: Any, targets: str | None, level: str) -> tuple[Any, dict[str, Any]]:
     """Return labelled molecules as a data frame or PyG graphs (None for a file), and what they change of the settings
-    of the section data, such as ``targets``. ``lists``: every label is a list of numbers (atoms or bonds)."""
+    of the section data, such as ``targets``. Labels of another ``level`` than molecule are lists of numbers."""
     if data is None or is_frame(data):
         return data, {}
     if isinstance(data, str | Path):
         return None, {"dataset": str(data)}
     if isinstance(data, Mapping):
-        return _to_table(data), {}
+        return _to_frame(data), {}
     if isinstance(data, tuple) and len(data) == 2:
-        table = labelled_table(*data, target_names(targets, ()) or None, lists=lists)
+        table = labelled_table(*data, target_names(targets, ()) or None, level)
         return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
     items = each_molecule(data if hasattr(data, "__iter__") or hasattr(data, "__getitem__") else ())
     if hasattr(first := next(items, None), "edge_index"):
@@ -38,16 +41,16 @@ def as_dataset(data: Any, targets: str | None, lists: bool) -> tuple[Any, dict[s
     )
 
 
-def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None, *, lists: bool = False) -> pa.Table:
+def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None, level: str = MOLECULE) -> pa.Table:
     """Build an Arrow table of R SMILES and labels ``[R]`` or ``[R, T]``: a SMILES column, and one column per target.
 
     The names of the targets are by default those of the Series or data frame, else ``y``, or ``y0``, ``y1``, ...
     """
-    molecules = frame_smiles(smiles) if is_frame(smiles) else as_molecules(smiles)
+    molecules = frame_smiles(smiles, level) if is_frame(smiles) else as_molecules(smiles, level)
     if any(is_graph(molecule) for molecule in molecules):
         raise InputError("labels belong to SMILES: give PyG graphs their labels as y")
     try:
-        values = _ragged_labels(labels) if lists else _unmasked(labels)
+        values = _unmasked(labels) if level == MOLECULE else _ragged_labels(labels)
     except ValueError:
         raise InputError(
             "labels are lists of different lengths: give level='atom' or 'bond' to train on them"
@@ -65,7 +68,7 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     # A name for the SMILES column that no target has.
     first = next(name for name in ("smiles", "SMILES", "the SMILES") if name not in targets)
     texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
-    return _to_table(dict(zip([first, *targets], [texts, *columns], strict=True)))
+    return as_table(_to_frame(dict(zip([first, *targets], [texts, *columns], strict=True))))
 
 
 def _unmasked(labels: Any) -> np.ndarray:
@@ -82,12 +85,12 @@ def _ragged_labels(labels: Any) -> np.ndarray:
     return values
 
 
-def _to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Build an Arrow table from columns by name; rows are numbered, and the index of a Series is ignored."""
+def _to_frame(columns: Mapping[str, Any]) -> DataFrame:
+    """Build a data frame from columns by name; rows are numbered, and the index of a Series is ignored."""
     import pandas as pd
 
     values = {name: one.array if isinstance(one, pd.Series) else one for name, one in columns.items()}
-    return as_table(pd.DataFrame(values))
+    return pd.DataFrame(values)
 
 
 def name_setting(names: Any) -> str | None:

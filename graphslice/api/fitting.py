@@ -15,7 +15,7 @@ from rich.console import Console
 
 from graphslice.api.arguments import as_dataset, name_setting
 from graphslice.api.model import Model, load
-from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig
+from graphslice.config import FROM_SCRATCH, RunConfig
 from graphslice.config.reading import merge_sections, nested, read_preset
 from graphslice.errors import InputError
 from graphslice.report.write import report_after_training
@@ -193,7 +193,7 @@ def _train_alone(config: RunConfig, out: str | Path, data: Any, **arguments: Any
     """Train while no other thread of the process does, and restore torch's random numbers, which threads share."""
     import torch
 
-    data, columns = as_dataset(data, config.data.targets, config.data.level != MOLECULE)
+    data, columns = as_dataset(data, config.data.targets, config.data.level)
     config = replace(config, data=replace(config.data, **columns))
     used = torch.cuda.device_count() if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else 0
     with _training, torch.random.fork_rng(range(used)):

@@ -15,7 +15,6 @@ import numpy as np
 
 from graphslice.api.arguments import as_dataset, name_setting
 from graphslice.calibration import Calibration
-from graphslice.config import MOLECULE
 from graphslice.errors import InputError, check_suffix, file_errors
 from graphslice.inference.files import compute_embeddings
 from graphslice.inference.inputs import Columns
@@ -202,7 +201,7 @@ class Model(Predictor):
         from graphslice.evaluation.evaluate import evaluate, evaluation_notes, load_evaluation_data
 
         fields = {"targets": name_setting(targets), "smiles_column": smiles}
-        frame, named = as_dataset(data, fields["targets"], self.level != MOLECULE)
+        frame, named = as_dataset(data, fields["targets"], self.level)
         overrides = {name: value for name, value in (fields | named).items() if value is not None}
         if frame is None and "dataset" not in overrides:
             self.check_folder()

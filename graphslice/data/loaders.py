@@ -183,12 +183,12 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     """Load a data frame as a file of the same cells; ``table`` has the used columns, and can be saved as such."""
     if config.valid_file or config.test_file:
         raise InputError(f"data.valid_file and data.test_file do not go with {NAME}: give it a column split instead")
-    if config.level != MOLECULE:
-        reject_molecules(frame)
     table = as_table(frame)
     check_usable(NAME, len(table), {})
-    dataset = dataset_from_chunks(table.column_names, [Rows(table)], config, NAME, tasks)
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
+    if config.level != MOLECULE:
+        reject_molecules(frame, columns.smiles)
+    dataset = dataset_from_chunks(table.column_names, [Rows(table)], config, NAME, tasks)
     used = [columns.smiles, *(columns.long or dataset.target_names), *filter(None, [columns.split, columns.weights])]
     used += [*columns.features, *dataset.identifiers]
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))
@@ -249,13 +249,11 @@ def _text(value: object) -> str:
         return ""
 
 
-def reject_molecules(frame: Any) -> None:
-    """Raise :class:`InputError` if a frame holds RDKit molecules, whose atom order is not that of a SMILES."""
-    if not hasattr(frame, "iloc"):
-        return
-    for index in range(frame.shape[1]):
-        column = frame.iloc[:, index]
-        if column.dtype == object and any(isinstance(cell, Chem.Mol) for cell in column):
+def reject_molecules(frame: Any, smiles: str) -> None:
+    """Raise :class:`InputError` if a column of a frame holds RDKit molecules, whose atom order is not of a SMILES."""
+    if hasattr(frame, "iloc"):
+        column = frame.iloc[:, column_names(frame).index(smiles)]
+        if any(isinstance(cell, Chem.Mol) for cell in column):
             raise InputError(NO_ATOM_ORDER)
 
 

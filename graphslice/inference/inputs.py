@@ -83,20 +83,25 @@ def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
     return [_molecule(one) for one in listed]
 
 
-def frame_rows(frame: Any, smiles: str | None = None, features: Sequence[str] = ()) -> tuple[Rows, str]:
+def frame_rows(
+    frame: Any, smiles: str | None = None, features: Sequence[str] = (), level: str = MOLECULE
+) -> tuple[Rows, str]:
     """Read the SMILES of a data frame, and those of the feature columns that it has; also return the name of the SMILES
-    column: ``smiles`` if it exists, else a single column or one detected by its name."""
+    column: ``smiles`` if it exists, else a single column or one detected by its name. InputError as of
+    :func:`as_molecules`."""
     names = column_names(frame)
     column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
     found = {feature: match for feature in features if (match := match_column(feature, names)) is not None}
     check_unique(names, used := [column, *found.values()], NAME)
+    if level != MOLECULE:
+        reject_molecules(frame, column)
     table = as_table(frame, [names.index(name) for name in used])
     return Rows(table.rename_columns([column, *found])), column
 
 
-def frame_smiles(frame: Any) -> list[str]:
+def frame_smiles(frame: Any, level: str) -> list[str]:
     """Return the SMILES of a data frame, found as by :func:`frame_rows`."""
-    rows, column = frame_rows(frame)
+    rows, column = frame_rows(frame, level=level)
     return rows.smiles(column)
 
 
@@ -133,10 +138,8 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, ranges: np
     features, kinds = feature_column_names(descriptors), descriptor_kinds(descriptors)
     graphs: dict[int, MolGraph] = {}
     if is_frame(inputs):
-        if level != MOLECULE:
-            reject_molecules(inputs)
         in_frame = [name for name in features if name not in (columns or {})]
-        rows, smiles = frame_rows(inputs, config.data.smiles_column, in_frame)
+        rows, smiles = frame_rows(inputs, config.data.smiles_column, in_frame, level)
     else:
         (rows, graphs), smiles = _read_molecules(as_molecules(inputs, level), config.graph.max_atoms), "smiles"
     if kinds and graphs:

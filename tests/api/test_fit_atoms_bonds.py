@@ -9,6 +9,8 @@ from rdkit import Chem
 from tiny import TINY
 
 import graphslice as gs
+from graphslice.config import DataConfig
+from graphslice.data.loaders import load_dataset
 
 CONFIG = {"model": TINY, "trainer": {"batch_size": 16, "accelerator": "cpu"}}
 
@@ -40,3 +42,25 @@ def test_lists_of_equal_length_are_atom_labels():
     smiles = [f"{a}C{b}" for a in "CNOF" for b in ("C", "N", "O", "F", "Cl")]
     model = gs.fit((smiles, [[1, 2, 1]] * 10 + [(1, None, 2)] * 10), level="atom", epochs=1, config=CONFIG, quiet=True)
     assert model.targets == ["y"] and len(model.predict("CCO")[0]) == 3
+
+
+@pytest.mark.parametrize("form", ["pair", "Series", "frame and labels", "dict", "frame"])
+def test_labels_of_rdkit_molecules_are_rejected(form):
+    """The SMILES of a molecule may have another order of atoms: that of OCC is CCO."""
+    molecules = [Chem.MolFromSmiles(s) for s in ("OCC", "OCN", "N#CC")]
+    lists = [[atom.GetAtomicNum() for atom in mol.GetAtoms()] for mol in molecules]
+    data = {
+        "pair": (molecules, lists),
+        "Series": (pd.Series(molecules), lists),
+        "frame and labels": (pd.DataFrame({"smiles": molecules}), lists),
+        "dict": {"smiles": molecules, "z": lists},
+        "frame": pd.DataFrame({"smiles": molecules, "z": lists}),
+    }[form]
+    with pytest.raises(gs.InputError, match="these are RDKit molecules"):
+        gs.fit(data, level="atom", quiet=True)
+
+
+def test_molecules_next_to_a_column_of_smiles_are_not_read(frame):
+    both = frame.assign(ROMol=frame.smiles.map(Chem.MolFromSmiles))
+    dataset = load_dataset(DataConfig(targets="degree", level="atom"), data=both)
+    assert dataset.smiles == frame.smiles.tolist() and not dataset.faults

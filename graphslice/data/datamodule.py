@@ -170,7 +170,8 @@ class MoleculeData:
         if feature_columns := feature_column_names(self.config.data.descriptors):
             identity = keys_with_columns(identity, self.store.descriptors(rows, feature_columns))
         bounds = None if labels.bounds is None else labels.bounds[rows]
-        found = find_duplicates(rows, identity, labels.means()[rows], self._is_class, bounds)
+        classes = np.array([bool(task.classes) for task in self.dataset.tasks])
+        found = find_duplicates(rows, identity, labels[rows], classes, bounds, labels.counts_of(rows))
         return replace(found, shared=count_shared(self.splits, rows, family))
 
     @property

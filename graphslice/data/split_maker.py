@@ -353,28 +353,34 @@ class Duplicates:
 
 
 def find_duplicates(
-    rows: np.ndarray, identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, bounds: np.ndarray | None = None
+    rows: np.ndarray,
+    identity: np.ndarray,
+    targets: np.ndarray,
+    classes: np.ndarray,
+    bounds: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
 ) -> Duplicates:
     """Find duplicates of :func:`keys_with_columns` among rows ``int64 [R]``, without ``shared``; ``targets``,
-    ``float64 [R, T]``, are nan where unknown or in ``bounds [R, T, 2]``; ``classes``, ``bool [T]``: classification."""
-    _, molecule, counts = np.unique(identity, return_inverse=True, return_counts=True)
-    repeated = np.flatnonzero(counts[molecule] > 1)
-    if not len(repeated):
-        return Duplicates(0, 0)
-    repeated = repeated[np.argsort(molecule[repeated], kind="stable")]  # by molecule
-    begins = pointers(counts[counts > 1])[:-1]
+    ``float64 [R, T]``, are nan where unknown or in ``bounds [R, T, 2]``; ``classes``, ``bool [T]``: classification.
+    Rows of atoms or bonds have ``counts int64 [R]`` labels, compared place by place."""
+    _, molecule, sizes = np.unique(identity, return_inverse=True, return_counts=True)
+    counts = np.ones(len(rows), np.int64) if counts is None else counts
+    widths = np.zeros(len(sizes), np.int64)
+    np.maximum.at(widths, molecule, counts)
+    places = np.arange(len(targets)) - np.repeat(pointers(counts)[:-1], counts)
+    slots = np.repeat(pointers(widths)[molecule], counts) + places  # of each label, one for each place of a molecule
     limit = np.where(classes, 0.0, _AGREEMENT_TOLERANCE * np.ma.masked_invalid(targets).std(axis=0).filled(0.0))
-    conflicting = np.zeros(len(begins), bool)
-    for t in range(targets.shape[1]):
-        labels = targets[repeated, t]
-        known = ~np.isnan(labels)
-        low, high = (-np.inf, np.inf) if bounds is None else bounds[repeated, t].T
-        largest = np.maximum.reduceat(np.where(known, labels, low), begins)
-        smallest = np.minimum.reduceat(np.where(known, labels, high), begins)
-        conflicting |= largest - smallest > limit[t]
-    molecules = np.split(rows[repeated], begins[1:])
-    conflicts = tuple(tuple(molecules[k].tolist()) for k in np.flatnonzero(conflicting))
-    return Duplicates(len(begins), len(repeated), conflicts)
+    differ = np.zeros(widths.sum(), bool)
+    for t, labels in enumerate(targets.T):
+        low, high = (-np.inf, np.inf) if bounds is None else bounds[:, t].T
+        largest, smallest = np.full(len(differ), -np.inf), np.full(len(differ), np.inf)
+        np.maximum.at(largest, slots, np.where(np.isnan(labels), low, labels))
+        np.minimum.at(smallest, slots, np.where(np.isnan(labels), high, labels))
+        differ |= largest - smallest > limit[t]
+    conflicting = np.unique(np.repeat(np.arange(len(sizes)), widths)[differ])
+    order, begins, repeated = np.argsort(molecule, kind="stable"), pointers(sizes), sizes[sizes > 1]
+    conflicts = tuple(tuple(rows[order[begins[k] : begins[k + 1]]].tolist()) for k in conflicting.tolist())
+    return Duplicates(len(repeated), int(repeated.sum()), conflicts)
 
 
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:

@@ -119,6 +119,16 @@ def test_labels_of_duplicates_are_compared_on_the_scale_of_training(table):
     assert data.with_tasks([Task("y", transform="log")]).duplicates.conflicting == ((0, 1, 8),)
 
 
+def test_labels_of_duplicates_are_compared_atom_by_atom():
+    """Ethanol has the same labels in two notations, one of them unknown; ethylamine has others with the same mean."""
+    smiles = ["OCC", "CCO", "NCC", "CCN", *("C" * n for n in range(3, 13))]
+    labels = [[1, 2, 3], [3, None, 1], [1, 2, 3], [1, 2, 3], *([2] * n for n in range(3, 13))]
+    table = pd.DataFrame({"smiles": smiles, "y": labels})
+    settings = config(level="atom", targets="y")
+    found = MoleculeData(load_dataset(settings.data, data=table), settings).duplicates
+    assert (found.molecules, found.rows, found.conflicting) == (2, 4, ((2, 3),))
+
+
 @pytest.mark.parametrize("split", ["random", "scaffold", "cluster"])
 def test_split_of_graphs_matches_split_of_smiles(split, demo_smiles, table):
     smiles, y = demo_smiles[:120], np.arange(120.0)

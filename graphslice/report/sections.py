@@ -263,7 +263,8 @@ def _intervals(run: Run) -> list[Heading | Table]:
             sets.append([name, describe_covered(scores), number(scores[classes]), f"{scores['temperature']:.2f}"])
     if not intervals and not sets:
         return []
-    covered = f"on the test set: share of {label_noun(test_scores)} covered and what chance allows"
+    labels = label_noun(test_scores)
+    covered = f"on the test set: share of {labels} covered{' and what chance allows' * (labels == 'labels')}"
     unit = "in the unit of the target, or the factor between the bounds"
     intervals_caption = f"{COVERAGE_LEVEL}% prediction intervals {covered}, and mean width {unit}."
     sets_caption = (

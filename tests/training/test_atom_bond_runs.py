@@ -99,7 +99,7 @@ def test_commands_with_atom_and_bond_level_models(runs, cli):
     code, out, _ = cli("predict", runs / "atom", "CCO")
     assert code == 0 and len(json.loads(out.splitlines()[1].split('"')[1])) == 3
     text = write_report(runs / "bond").read_text()
-    assert "the targets are bond-level" in text and "share of labels of a molecule&#39;s bonds covered" in text
+    assert "the targets are bond-level" in text and "of a molecule&#39;s bonds covered, and mean width" in text
 
 
 EDGE_CASES = ["C", "[Na+].[Cl-]", "OCC", "O"]

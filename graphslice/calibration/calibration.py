@@ -47,7 +47,7 @@ class TargetCalibration:
 
     @property
     def molecules(self) -> int:
-        """Number of calibration molecules with a label."""
+        """Number of calibration molecules with a label; one whose atoms have several classes counts once for each."""
         return round(sum(float((1 / each.counts).sum()) for each in self.scores))
 
     def to_dict(self) -> dict[str, Any]:

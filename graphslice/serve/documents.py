@@ -17,8 +17,8 @@ Text = Annotated[Any, WithJsonSchema({"type": "string"})]
 
 class TargetScores(TypedDict):
     """Scores of a target: further keys are its metrics, `coverage_90`, `width_90` or `classes_90` of intervals and the
-    number of their `calibration_molecules`, and of one that is trained on its logarithm the typical error and the width
-    as factors, `median_factor` and `factor_90`."""
+    number of their `calibration_molecules`, each counted for every class of its atoms, and of one that is trained on
+    its logarithm the typical error and the width as factors, `median_factor` and `factor_90`."""
 
     kind: str
     """task type: regression, binary or multiclass"""

@@ -16,7 +16,7 @@ from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
-from graphslice.data.batches import batch_arrays, collate_rows
+from graphslice.data.batches import batch_arrays
 from graphslice.data.columns import TableColumns, as_descriptors, check_unique, find_smiles_column, match_column
 from graphslice.data.featurize import Parsed, parse, with_store
 from graphslice.data.labels import Labels, pointers
@@ -177,16 +177,18 @@ def collate_molecules(molecules: Any, config: RunConfig) -> GraphBatch:
 
     Returns:
         The batch, on the CPU. Its ``targets`` are the labels ``y`` of PyG graphs that all have one: float32 ``[B, T]``,
-        nan where unknown; else None, and for an atom- or bond-level network.
+        nan where unknown; else None, and for an atom- or bond-level network, which predicts in the order of the SMILES.
 
     Raises:
         InputError: if a molecule is invalid (the message names its row), or the network reads columns of a table.
     """
+    from graphslice.batch import GraphBatch
+
     listed = as_molecules(molecules, config.model.level)
     store, labels = to_valid_store(listed, None, config), None
     if config.model.level == MOLECULE and all(getattr(one, "y", None) is not None for one in listed):
         labels = Labels.of_molecules(np.stack([pyg_labels(one) for one in listed]))
-    return collate_rows(store, np.arange(len(store)), targets=labels, **config.collate_settings)
+    return GraphBatch.from_arrays(_arrays_of_batch(store, config, labels))
 
 
 def onnx_inputs(session: InferenceSession, molecules: Any, *, columns: Columns | None = None) -> dict[str, np.ndarray]:
@@ -212,11 +214,16 @@ def onnx_inputs(session: InferenceSession, molecules: Any, *, columns: Columns |
 
 def network_inputs(config: RunConfig, molecules: Any, columns: Columns | None = None) -> dict[str, np.ndarray]:
     """Featurize molecules for the networks of a configuration, as :func:`onnx_inputs`."""
-    store = to_valid_store(molecules, columns, config)
-    rows, level = np.arange(len(store)), config.model.level
-    arrays: dict[str, np.ndarray] = batch_arrays(store, rows, **config.collate_settings)
+    arrays = _arrays_of_batch(to_valid_store(molecules, columns, config), config)
     del arrays["rows"]
     arrays["path_types"] = arrays["path_types"].astype(np.int32)
+    return arrays
+
+
+def _arrays_of_batch(store: GraphStore, config: RunConfig, labels: Labels | None = None) -> dict[str, np.ndarray]:
+    """Collate all molecules; atoms or bonds that are predicted are in the order of the SMILES."""
+    rows, level = np.arange(len(store)), config.model.level
+    arrays: dict[str, np.ndarray] = batch_arrays(store, rows, targets=labels, **config.collate_settings)
     if level != MOLECULE:
         counts = store.atom_bond_counts(level, rows)
         first = np.repeat(pointers(counts)[:-1], counts)

@@ -14,7 +14,7 @@ from graphslice.config import MOLECULE, join_names
 from graphslice.data.columns import label_names, target_names
 from graphslice.data.loaders import as_table, is_frame
 from graphslice.errors import InputError
-from graphslice.inference.inputs import as_molecules, each_molecule, frame_smiles, is_graph
+from graphslice.inference.inputs import as_molecules, each_molecule, frame_rows, is_graph
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -46,7 +46,10 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
 
     The names of the targets are by default those of the Series or data frame, else ``y``, or ``y0``, ``y1``, ...
     """
-    molecules = frame_smiles(smiles, level) if is_frame(smiles) else as_molecules(smiles, level)
+    if is_frame(smiles):
+        rows, column = frame_rows(smiles, level=level)
+        smiles = rows.smiles(column)
+    molecules = as_molecules(smiles, level)
     if any(is_graph(molecule) for molecule in molecules):
         raise InputError("labels belong to SMILES: give PyG graphs their labels as y")
     try:
@@ -79,18 +82,15 @@ def _unmasked(labels: Any) -> np.ndarray:
 
 def _ragged_labels(labels: Any) -> np.ndarray:
     """Return labels as ``object [R]`` of lists; a numeric array would turn lists of equal length into targets."""
-    values = np.empty(len(labels), object)
-    for row, label in enumerate(labels):
-        values[row] = list(label) if isinstance(label, tuple | np.ndarray) else label
-    return values
+    lists = (list(label) if isinstance(label, tuple | np.ndarray) else label for label in labels)
+    return np.fromiter(lists, object, len(labels))
 
 
 def _to_frame(columns: Mapping[str, Any]) -> DataFrame:
     """Build a data frame from columns by name; rows are numbered, and the index of a Series is ignored."""
     import pandas as pd
 
-    values = {name: one.array if isinstance(one, pd.Series) else one for name, one in columns.items()}
-    return pd.DataFrame(values)
+    return pd.DataFrame({name: one.array if isinstance(one, pd.Series) else one for name, one in columns.items()})
 
 
 def name_setting(names: Any) -> str | None:

@@ -174,13 +174,9 @@ class MoleculeData:
         found = find_duplicates(rows, identity, labels[rows], classes, bounds, labels.counts_of(rows))
         return replace(found, shared=count_shared(self.splits, rows, family))
 
-    @property
-    def _is_class(self) -> np.ndarray:
-        """``bool [T]``, False for atom- and bond-level targets: their means cannot be used for stratification."""
-        return np.array([bool(task.classes) and self.dataset.level == MOLECULE for task in self.dataset.tasks])
-
     def _split_maker(self) -> SplitMaker:
-        rows, is_class = self.usable_rows, self._is_class
+        rows, of_molecules = self.usable_rows, self.dataset.level == MOLECULE  # the means of others stratify nothing
+        is_class = np.array([bool(task.classes) and of_molecules for task in self.dataset.tasks])
         families, labels = molecule_keys(self.store, rows).family, self.dataset.targets[rows]
         labels = np.where(is_class | np.isnan(labels), labels, 0.0)
         grouped = GroupedRows(rows, families, labels, stratified=is_class)

@@ -186,8 +186,7 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     table = as_table(frame)
     check_usable(NAME, len(table), {})
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
-    if config.level != MOLECULE:
-        reject_molecules(frame, columns.smiles)
+    reject_molecules(frame, columns.smiles, config.level)
     dataset = dataset_from_chunks(table.column_names, [Rows(table)], config, NAME, tasks)
     used = [columns.smiles, *(columns.long or dataset.target_names), *filter(None, [columns.split, columns.weights])]
     used += [*columns.features, *dataset.identifiers]
@@ -249,12 +248,11 @@ def _text(value: object) -> str:
         return ""
 
 
-def reject_molecules(frame: Any, smiles: str) -> None:
-    """Raise :class:`InputError` if a column of a frame holds RDKit molecules, whose atom order is not of a SMILES."""
-    if hasattr(frame, "iloc"):
-        column = frame.iloc[:, column_names(frame).index(smiles)]
-        if any(isinstance(cell, Chem.Mol) for cell in column):
-            raise InputError(NO_ATOM_ORDER)
+def reject_molecules(frame: Any, smiles: str, level: str) -> None:
+    """Raise :class:`InputError` for RDKit molecules of another ``level``, whose atom order is not that of a SMILES."""
+    is_read = level != MOLECULE and hasattr(frame, "iloc")
+    if is_read and any(isinstance(cell, Chem.Mol) for cell in frame.iloc[:, column_names(frame).index(smiles)]):
+        raise InputError(NO_ATOM_ORDER)
 
 
 def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:

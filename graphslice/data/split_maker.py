@@ -195,13 +195,8 @@ class SplitMaker:
     the others: results can be averaged over seeds, and the test set does not consist of singletons only.
     """
 
-    def __init__(
-        self,
-        name: str,
-        store: GraphStore,
-        families: GroupedRows,  # of all usable rows, with the classification targets stratified
-        config: DataConfig,
-    ) -> None:
+    def __init__(self, name: str, store: GraphStore, families: GroupedRows, config: DataConfig) -> None:
+        """``families`` are those of all usable rows, with the classification targets stratified."""
         self.name, self.store, self.families, self.rows = name, store, families, families.rows
         self.config, self.seed = config, config.seed
         _, self.valid_share, self.test_share = config.split_shares

@@ -19,7 +19,7 @@ from graphslice.config import ATOM, MOLECULE, RunConfig
 from graphslice.data.batches import batch_arrays
 from graphslice.data.columns import TableColumns, as_descriptors, check_unique, find_smiles_column, match_column
 from graphslice.data.featurize import Parsed, parse, with_store
-from graphslice.data.labels import Labels, pointers
+from graphslice.data.labels import Labels
 from graphslice.data.loaders import (
     NAME,
     NO_ATOM_ORDER,
@@ -93,16 +93,9 @@ def frame_rows(
     column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
     found = {feature: match for feature in features if (match := match_column(feature, names)) is not None}
     check_unique(names, used := [column, *found.values()], NAME)
-    if level != MOLECULE:
-        reject_molecules(frame, column)
+    reject_molecules(frame, column, level)
     table = as_table(frame, [names.index(name) for name in used])
     return Rows(table.rename_columns([column, *found])), column
-
-
-def frame_smiles(frame: Any, level: str) -> list[str]:
-    """Return the SMILES of a data frame, found as by :func:`frame_rows`."""
-    rows, column = frame_rows(frame, level=level)
-    return rows.smiles(column)
 
 
 def _molecule(value: Any) -> Any:
@@ -222,12 +215,12 @@ def network_inputs(config: RunConfig, molecules: Any, columns: Columns | None = 
 
 def _arrays_of_batch(store: GraphStore, config: RunConfig, labels: Labels | None = None) -> dict[str, np.ndarray]:
     """Collate all molecules; atoms or bonds that are predicted are in the order of the SMILES."""
-    rows, level = np.arange(len(store)), config.model.level
+    rows = np.arange(len(store))
     arrays: dict[str, np.ndarray] = batch_arrays(store, rows, targets=labels, **config.collate_settings)
-    if level != MOLECULE:
-        counts = store.atom_bond_counts(level, rows)
-        first = np.repeat(pointers(counts)[:-1], counts)
-        arrays["atom_bond_index"] = arrays["atom_bond_index"][first + store.order(rows)[:, 0]]
+    if config.model.level != MOLECULE:
+        index = arrays["atom_bond_index"]
+        first = np.searchsorted(index[:, 0], index[:, 0])  # atom or bond of the same molecule
+        arrays["atom_bond_index"] = index[first + store.order(rows)[:, 0]]
     return arrays
 
 

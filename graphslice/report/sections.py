@@ -266,13 +266,11 @@ def _intervals(run: Run) -> list[Heading | Table]:
     labels = label_noun(test_scores)
     covered = f"on the test set: share of {labels} covered{' and what chance allows' * (labels == 'labels')}"
     unit = "in the unit of the target, or the factor between the bounds"
-    intervals_caption = f"{COVERAGE_LEVEL}% prediction intervals {covered}, and mean width {unit}."
-    sets_caption = (
-        f"{COVERAGE_LEVEL}% prediction sets {covered}, mean number of classes, and temperature of the logits."
-    )
+    of_intervals = f"{COVERAGE_LEVEL}% prediction intervals {covered}, and mean width {unit}."
+    of_sets = f"{COVERAGE_LEVEL}% prediction sets {covered}, mean number of classes, and temperature of the logits."
     tables = [
-        (intervals_caption, ["target", "coverage", "mean width"], intervals),
-        (sets_caption, ["target", "coverage", "classes", "temperature"], sets),
+        (of_intervals, ["target", "coverage", "mean width"], intervals),
+        (of_sets, ["target", "coverage", "classes", "temperature"], sets),
     ]
     parts = [Table(caption, head, rows, folded=len(rows) > 2 * MAX_TARGETS) for caption, head, rows in tables if rows]
     return [Heading("Prediction intervals" if intervals else "Prediction sets"), *parts]

@@ -81,7 +81,9 @@ def _unmasked(labels: Any) -> np.ndarray:
 
 
 def _ragged_labels(labels: Any) -> np.ndarray:
-    """Return labels as ``object [R]`` of lists; a numeric array would turn lists of equal length into targets."""
+    """Return lists, ``object [R]``, of a frame ``[R, T]``; an array of numbers would turn equal lengths into T."""
+    if hasattr(labels, "iloc") and labels.ndim == 2:
+        return labels.to_numpy(object)
     lists = (list(label) if isinstance(label, tuple | np.ndarray) else label for label in labels)
     return np.fromiter(lists, object, len(labels))
 

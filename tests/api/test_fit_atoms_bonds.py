@@ -9,6 +9,7 @@ from rdkit import Chem
 from tiny import TINY
 
 import graphslice as gs
+from graphslice.api.arguments import labelled_table
 from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
 
@@ -44,20 +45,20 @@ def test_lists_of_equal_length_are_atom_labels():
     assert model.targets == ["y"] and len(model.predict("CCO")[0]) == 3
 
 
-@pytest.mark.parametrize("form", ["pair", "Series", "frame and labels", "dict", "frame"])
-def test_labels_of_rdkit_molecules_are_rejected(form):
+def test_lists_of_several_targets_are_columns_of_a_frame(frame):
+    labels = frame.assign(double=frame.degree * 2)[["degree", "double"]]
+    expected = {name: [each.tolist() for each in labels[name]] for name in labels}
+    assert labelled_table(frame.smiles, labels, level="atom").select(labels).to_pydict() == expected
+
+
+def test_labels_of_rdkit_molecules_are_rejected():
     """The SMILES of a molecule may have another order of atoms: that of OCC is CCO."""
     molecules = [Chem.MolFromSmiles(s) for s in ("OCC", "OCN", "N#CC")]
-    lists = [[atom.GetAtomicNum() for atom in mol.GetAtoms()] for mol in molecules]
-    data = {
-        "pair": (molecules, lists),
-        "Series": (pd.Series(molecules), lists),
-        "frame and labels": (pd.DataFrame({"smiles": molecules}), lists),
-        "dict": {"smiles": molecules, "z": lists},
-        "frame": pd.DataFrame({"smiles": molecules, "z": lists}),
-    }[form]
-    with pytest.raises(gs.InputError, match="these are RDKit molecules"):
-        gs.fit(data, level="atom", quiet=True)
+    columns = {"smiles": molecules, "z": [[atom.GetAtomicNum() for atom in mol.GetAtoms()] for mol in molecules]}
+    table = pd.DataFrame(columns)
+    for data in [*((each, table.z) for each in (molecules, table.smiles, table[["smiles"]])), columns, table]:
+        with pytest.raises(gs.InputError, match="these are RDKit molecules"):
+            gs.fit(data, level="atom", quiet=True)
 
 
 def test_molecules_next_to_a_column_of_smiles_are_not_read(frame):

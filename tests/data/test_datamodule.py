@@ -121,10 +121,9 @@ def test_labels_of_duplicates_are_compared_on_the_scale_of_training(table):
 
 def test_labels_of_duplicates_are_compared_atom_by_atom():
     """Ethanol has the same labels in two notations, one of them unknown; ethylamine has others with the same mean."""
-    smiles = ["OCC", "CCO", "NCC", "CCN", *("C" * n for n in range(3, 13))]
-    labels = [[1, 2, 3], [3, None, 1], [1, 2, 3], [1, 2, 3], *([2] * n for n in range(3, 13))]
-    table = pd.DataFrame({"smiles": smiles, "y": labels})
-    settings = config(level="atom", targets="y")
+    labels = {"OCC": [1, 2, 3], "CCO": [3, None, 1], "NCC": [1, 2, 3], "CCN": [1, 2, 3]}
+    labels |= {"C" * n: [2] * n for n in range(3, 13)}
+    settings, table = config(level="atom"), pd.DataFrame({"smiles": [*labels], "y": [*labels.values()]})
     found = MoleculeData(load_dataset(settings.data, data=table), settings).duplicates
     assert (found.molecules, found.rows, found.conflicting) == (2, 4, ((2, 3),))
 

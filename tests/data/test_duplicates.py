@@ -87,12 +87,3 @@ def test_numbers_conflict_with_bounds_that_they_do_not_respect():
     targets = np.array([[3.0], [np.nan], [1.0], [np.nan]])
     bounds = np.array([[[-np.inf, np.inf]], [[5, np.inf]], [[-np.inf, np.inf]], [[-np.inf, 9]]])
     assert find_duplicates(np.arange(4), ids("aabb"), targets, np.array([False]), bounds).conflicting == ((0, 1),)
-
-
-def test_labels_of_atoms_are_compared_place_by_place():
-    """Rows with equal means contradict each other; unknown labels contradict nothing."""
-    labels = [[0.0, 1.0], [1.0, 0.0], [], [0.0, NAN, 1.0], [5.0], [NAN, 1.0, 1.0]]
-    targets, counts = np.concatenate(labels)[:, None], np.array([len(each) for each in labels])
-    for is_class in (False, True):
-        found = find_duplicates(np.arange(6), ids("aadbcb"), targets, np.array([is_class]), counts=counts)
-        assert found == Duplicates(2, 4, ((0, 1),))

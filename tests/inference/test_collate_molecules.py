@@ -45,12 +45,11 @@ def test_labels_of_graphs_are_targets(graphs, predictor):
 @pytest.mark.parametrize("level", ["atom", "bond"])
 def test_batch_of_atoms_or_bonds_is_in_the_order_of_the_smiles(level, graphs, make_predictor):
     model = make_predictor(8.0, level=level, layers=2)
-    for molecules in (["OCC", "NC(C)=O"], graphs):
-        batch = gs.collate_molecules(molecules, model.config)
-        with torch.inference_mode():
-            expected = np.concatenate(model.predict(molecules))
-            np.testing.assert_allclose(model.model(batch), expected, rtol=1e-4, atol=1e-5)
-        assert batch.targets is None
+    batch = gs.collate_molecules(molecules := ["OCC", *graphs, "NC(C)=O"], model.config)
+    expected = np.concatenate(model.predict(molecules))
+    with torch.inference_mode():
+        np.testing.assert_allclose(model.model(batch), expected, rtol=1e-4, atol=1e-5)
+    assert batch.targets is None
 
 
 @pytest.mark.parametrize(

@@ -231,12 +231,12 @@ def make_server(tools: Tools) -> Server:
                     group.cancel_scope.cancel()
             else:
                 document = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
-        except ValidationError as invalid:
-            first = invalid.errors(include_url=False)[0]
-            where = ": ".join(map(str, (params.name, *first["loc"])))
-            return _error(f"{where}: {first['msg']}"[:_LONGEST_MESSAGE])
         except Exception as raised:
             error = raised.exceptions[0] if isinstance(raised, ExceptionGroup) else raised  # of the task group
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False)[0]
+                where = ": ".join(map(str, (params.name, *first["loc"])))
+                return _error(f"{where}: {first['msg']}"[:_LONGEST_MESSAGE])
             if isinstance(error, InputError):
                 return _error(str(error))
             traceback.print_exception(error)

@@ -154,6 +154,7 @@ BAD = {
     "at most 20 items": ("explain", {"smiles": ["CCO"] * 10_000}),
     "at least 1 item": ("predict", {"smiles": []}),
     "predict: smile: Unexpected": ("predict", {"smiles": ["C"], "smile": "C"}),
+    "evaluate: data: Unexpected": ("evaluate", {"dataset": "demo.csv", "data": "demo.csv"}),
     "predict: smiles: Input should be a valid list": ("predict", {"smiles": "CCO"}),
     "coverage": ("predict", {"smiles": ["C"], "interval": 500}),
     "unknown tool 'predic'": ("predic", {}),

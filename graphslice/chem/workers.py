@@ -108,7 +108,6 @@ class _Processes:
         self._lock = threading.Lock()  # held while processes are replaced or killed
         self._processes = [Child(self._context, interruptible=False) for _ in range(count)]
         self._idle = list(self._processes)
-        self._cold = set(self._processes)  # which have not loaded their libraries
         self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
 
     def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[_Results[_Result]]:
@@ -126,12 +125,10 @@ class _Processes:
     def _run(self, work: _Work[_Result], smiles: Sequence[str]) -> _Results[_Result]:
         process = self._idle.pop()
         try:
-            if process in self._cold:
-                self._cold.remove(process)
-                try:
-                    _run(process, work, [""], _START_SECONDS)
-                except ChildDied:
-                    process, _ = self._replace(process, work)
+            try:  # a new process loads its libraries, and one may have been killed since its last task
+                _run(process, work, [""], _START_SECONDS)
+            except ChildDied:
+                process, _ = self._replace(process, work)
             results: list[tuple[_Result, str | None]] = []
             parts: list[Sequence[str]] = [smiles]
             for texts in parts:  # which grows by the rows of a task that is lost

@@ -67,6 +67,14 @@ def test_crash_or_timeout_fails_only_its_row(deadly_rows, request):
     np.testing.assert_array_equal(np.diff(again.atom_ptr), expected.sizes[10:400])
 
 
+def test_a_process_that_is_killed_between_two_tasks_costs_no_row():
+    with featurizer_pool(workers=2) as processes:
+        parse(["C"], GraphConfig(), processes)
+        for process in multiprocessing.active_children():
+            process.kill()  # as the kernel does when memory is short
+        assert parse(["CC"], GraphConfig(), processes)[1] == [None]
+
+
 def test_processes_that_cannot_start_raise(monkeypatch):
     monkeypatch.setattr(processes_module, "_serve", lambda *_: os._exit(1))
     with featurizer_pool(workers=2) as processes, pytest.raises(InputError, match="--workers 1"):

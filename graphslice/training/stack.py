@@ -138,6 +138,7 @@ class Stack:
         for part, each in zip(divide(report, *map(len, fits)), fits, strict=True):
             part(0.0, f"base models {len(fitted) + 1} of {len(fits)}")
             fitted.append(fit_to_rows(data, each))
+        report(1.0, f"base models {len(fits)} of {len(fits)}")
         self.models, self.fold_models = fitted[0], fitted[1:] or fitted
 
     def finish(

@@ -12,7 +12,7 @@ from graphslice._version import __version__
 from graphslice.evaluation.format_scores import PRINTED_METRICS, describe_covered, markdown_table, plain
 from graphslice.evaluation.metrics import prediction_count
 from graphslice.inference.predictor import Predictor
-from graphslice.runs.run_files import find_members, read_splits
+from graphslice.runs.run_files import find_members, read_splits, read_start
 
 _COVERAGE = "coverage_90"
 # Targets in the table of targets.
@@ -25,6 +25,7 @@ def model_card(model: Predictor, metrics: Mapping[str, Any], repository: str, li
     such as ``mit``."""
     split = next((name for name in ("test", "valid") if name in metrics), None)
     scores = metrics[split]["targets"] if split else {}
+    notes = read_start(model.folder).get("notes", []) if model.folder else []
     name, data = repository.rpartition("/")[2], model.config.without_paths().data
     matter: dict[str, Any] = {
         "license": license,
@@ -48,7 +49,7 @@ def model_card(model: Predictor, metrics: Mapping[str, Any], repository: str, li
         data=data,
         rows=_rows(model),
         split="out-of-fold" if split and model.is_cross_validation else split,
-        scores=_scores(scores),
+        scores="\n\n".join([_scores(scores), *(f"Initial model: {note}." for note in notes)]),
         domain=None if model.calibration is None else model.calibration.domain,
         stacked=any(stacking is not None for stacking in model.stackings),
         models=model.num_models,

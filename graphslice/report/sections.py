@@ -247,7 +247,8 @@ def how_to_repeat(run: Run) -> list[Code]:
 
 def scores_section(run: Run) -> Section:
     """Build the section on scores: per split, per target, and of network and base models separately."""
-    parts: list[Part] = [*_targets(run), *_component_scores(run), *_intervals(run)]
+    notes = [Text(f"Initial model: {note}.", note=True) for note in run.start.get("notes", [])]
+    parts: list[Part] = [*notes, *_targets(run), *_component_scores(run), *_intervals(run)]
     return Section("scores", "Scores", parts)
 
 

@@ -250,15 +250,15 @@ def read_config(folder: Path) -> RunConfig:
     return replace(config, data=replace(config.data, dataset=locate_dataset(config.data.dataset, folder)))
 
 
-def write_start(folder: Path, command: str | None = None) -> None:
-    """Mark a directory as that of a run or model, by ``start.json``; ``command``: the command line, if any."""
+def write_start(folder: Path, command: str | None = None, notes: Sequence[str] = ()) -> None:
+    """Mark a directory as that of a run or model; ``command``: the command line; ``notes``: on the initial model."""
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    start = {"command": command, "date": date, "version": __version__, "machine": hardware_info()}
+    start = {"command": command, "date": date, "version": __version__, "machine": hardware_info(), "notes": notes}
     write_json(folder / START_FILE, start)
 
 
 def read_start(folder: Path) -> dict:
-    """Read ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty if there is no such file."""
+    """Read ``start.json``: command, date, version, machine and notes; empty if there is no such file."""
     return _read_json(folder / START_FILE) if (folder / START_FILE).is_file() else {}
 
 

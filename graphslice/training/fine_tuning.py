@@ -11,19 +11,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import nn
 
 from graphslice.batch import GraphBatch
-from graphslice.config import MOLECULE
+from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.splits import random_subset
 from graphslice.errors import InputError, quoted_list
 from graphslice.inference.predictor import IDENTICAL_SIMILARITY, nearest_training_molecules
 from graphslice.inference.torch_networks import for_each_batch
 from graphslice.nn import GraphTransformer
-from graphslice.runs.checkpoint import Checkpoint
-from graphslice.system.console import remark
+from graphslice.runs.checkpoint import Checkpoint, read_checkpoint
 from graphslice.system.machine import is_packaged_model
 from graphslice.tasks import REGRESSION, Task, each_target
 
@@ -46,13 +44,14 @@ _CLIP = 3.0
 _MIN_EXPLAINED_VARIANCE = 0.8
 
 
-def print_known(origin: Checkpoint, name: str, data: MoleculeData, console: Console) -> None:
-    """Print what a checkpoint was already trained on: targets of a packaged model, and molecules of the test set."""
-    if console.quiet:  # the fingerprints take a second
-        return
-    targets = seen_in_pretraining(origin, data) if is_packaged_model(name) else None
-    for note in filter(None, (targets, known_molecules(origin, name, data))):
-        remark(note, console)
+def already_learned(config: RunConfig, data: MoleculeData) -> list[str]:
+    """Return notes on what the initial model of a run was trained on: targets of a packaged model, and molecules to be
+    scored."""
+    if config.origin is None:
+        return []
+    origin = read_checkpoint(config.origin)
+    targets = seen_in_pretraining(origin, data) if is_packaged_model(config.origin) else None
+    return [note for note in (targets, known_molecules(origin, data)) if note is not None]
 
 
 def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
@@ -77,9 +76,9 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
     )
 
 
-def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | None:
-    """Return a note on molecules to be scored that the checkpoint ``name`` was trained on, by their fingerprints, of
-    which a checkpoint keeps at most 10,000; None without any."""
+def known_molecules(origin: Checkpoint, data: MoleculeData) -> str | None:
+    """Return a note on molecules to be scored that a checkpoint was trained on, by their fingerprints, of which a
+    checkpoint keeps at most 10,000; None without any."""
     if origin.calibration is None:
         return None
     counts = {}
@@ -91,8 +90,8 @@ def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | 
     if not known:
         return None
     return (
-        f"at least {' and '.join(known)} have the Morgan fingerprint of a training molecule of {name}: scores on these "
-        "are better than on new molecules"
+        f"at least {' and '.join(known)} have the Morgan fingerprint of a training molecule of the initial model: "
+        "scores on these are better than on new molecules"
     )
 
 

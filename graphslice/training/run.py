@@ -29,7 +29,7 @@ from graphslice.system.processes import is_first_process
 from graphslice.system.threads import single_threaded_torch
 from graphslice.training.data_summary import WITHOUT_LABEL, print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
-from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, print_known
+from graphslice.training.fine_tuning import already_learned, fit_linear_probe, load_pretrained_weights
 from graphslice.training.loop import Interrupted, TrainingLoop, freeze
 from graphslice.training.module import PropertyModule
 from graphslice.training.resolve import NO_STEP_LIMIT, CompleteConfig, run_steps
@@ -76,7 +76,7 @@ def run(
     with quiet_lightning():
         fabric = make_fabric(complete.devices, out, fresh=fresh)
         if fresh and is_first_process():
-            init_run_directory(out, config, data, command)
+            init_run_directory(out, config, data, console, command)
         print_data_summary(console, data)
         _describe_run(console, module, complete, fabric)
         folds = data.inner_folds(FOLDS)[: num_held_out(data)] if config.trainer.refit == "on" else []
@@ -124,14 +124,18 @@ def _shares(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.nda
     ]
 
 
-def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
-    """Create a run directory with everything known before training, and remove a previous run in it; raises
-    :class:`InputError` if it cannot be written."""
-    dataset, settings = data.dataset, config.to_yaml()
+def init_run_directory(
+    folder: Path, config: RunConfig, data: MoleculeData, console: Console, command: str | None = None
+) -> None:
+    """Create a run directory with everything known before training, and remove a previous run in it; print what the
+    initial model was trained on. Raises :class:`InputError` if the directory cannot be written."""
+    dataset, settings, notes = data.dataset, config.to_yaml(), already_learned(config, data)
+    for note in notes:
+        remark(note, console)
     with file_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
         run_files.remove_run(folder.resolve(), config.data.dataset if dataset.table is None else None)
-        run_files.write_start(folder, command)
+        run_files.write_start(folder, command, notes)
         if dataset.table is not None:
             pq.write_table(dataset.table, folder / run_files.MOLECULES)
         # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.
@@ -262,7 +266,6 @@ def initialise_weights(module: PropertyModule, data: MoleculeData, fresh: bool, 
             message += "; a linear probe initialises the output layer"
         console.out(f"fine-tuning from {config.init_from}: {message}", highlight=False)
         _log.info("peak learning rate %g", config.optimizer.max_lr)
-        print_known(origin, str(config.init_from), data, console)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
         trainable = sum(p.numel() for p in module.model.parameters() if p.requires_grad)

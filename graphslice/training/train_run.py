@@ -22,7 +22,6 @@ from graphslice.evaluation.format_scores import describe_seeds, score_text
 from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS
 from graphslice.inference.predictor import Predictor, load
 from graphslice.runs import run_files
-from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.ensemble import check_members
 from graphslice.stacking.stacking import NETWORK
 from graphslice.system.console import QUIET, Report, WorkProgress, divide, remark, result, silent, standard_error
@@ -31,7 +30,6 @@ from graphslice.system.machine import cores, visible_gpus
 from graphslice.system.processes import in_processes, is_first_process, report_to_parent
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
-from graphslice.training.fine_tuning import print_known
 from graphslice.training.loop import Interrupted
 from graphslice.training.resolve import CompleteConfig, check_options, member_configs, resolve
 from graphslice.training.run import RunResult, finished_result, init_run_directory, run
@@ -147,15 +145,14 @@ def train_ensemble(
     if not fresh and all(run_files.is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
     if fresh:
-        init_run_directory(out, config, data, command)
+        if config.origin is not None:
+            console.out(f"each model is fine-tuned from {config.origin}", highlight=False)
+        init_run_directory(out, config, data, console, command)
     print_data_summary(console, data)
     if config.data.is_cross_validation:
         remark("cross-validation: each model has another fold as its test set", console)
     elif len(data.splits["valid"]) and "valid" not in (dataset.splits or {}):
         remark("each ensemble member has its own validation set", console)
-    if fresh and config.origin is not None:
-        console.out(f"each model is fine-tuned from {config.origin}", highlight=False)
-        print_known(read_checkpoint(config.origin), config.origin, data, console)
     try:
         of_members, evaluation = divide(report, _MEMBERS, 1 - _MEMBERS)
         train_members(members, dataset, out, complete.metric, console, of_members)

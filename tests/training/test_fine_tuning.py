@@ -19,7 +19,10 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.labels import Labels
 from graphslice.data.loaders import load_dataset
 from graphslice.inference import load
+from graphslice.report.model_card import model_card
+from graphslice.report.write import write_report
 from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
+from graphslice.runs.run_files import read_metrics
 from graphslice.system.machine import DEMO_CSV, MODELS, PRETRAINED_MODEL
 from graphslice.tasks import Task, regression_tasks
 from graphslice.training import resume, train
@@ -253,14 +256,17 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
 def test_molecules_that_the_checkpoint_was_trained_on_are_counted(
     run_directory, demo_csv, demo_rows, tiny_config, tmp_path
 ):
-    """``--init-from`` a run on other rows of the same table."""
+    """``--init-from`` a run on other rows of the same table; report and model card say so beside the scores."""
     other = {"train": "test", "test": "train", "valid": "valid"}
     demo_rows.assign(split=demo_rows["split"].map(other)).to_csv(tmp_path / "swapped.csv", index=False)
     known, screen = int((demo_rows["split"] == "train").sum()), io.StringIO()
     for name, table in (("same", demo_csv), ("swapped", tmp_path / "swapped.csv")):
         config = replace(tiny_config(table), init_from=str(run_directory))
         train(config, tmp_path / name, console=Console(file=screen, width=500))
-        assert (f"{known} of the {known} test molecules" in screen.getvalue()) == (name == "swapped")
+        model = load(tmp_path / name, "cpu")
+        card = model_card(model, read_metrics(tmp_path / name), "me/mine", "mit")
+        for text in (screen.getvalue(), write_report(tmp_path / name).read_text(), card):
+            assert (f"{known} of the {known} test molecules" in text) == (name == "swapped")
 
 
 def test_members_of_an_ensemble_start_from_the_same_model(packaged_model, demo_csv, tiny_config):

@@ -3,10 +3,14 @@ completes."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
 
 from graphslice._version import __version__
 from graphslice.calibration import Calibration
@@ -48,12 +52,13 @@ def predict_shards(
     report, missing = FileReport(), []
     chosen = list(zip(shards, names, strict=True))[part[0] - 1 :: part[1]]
     for shard, name in chosen:
-        if (out / name).exists():
-            rows = _finished_rows(out / name)
-            report.add(rows)
-            progress(len(rows))
+        if (file := out / name).exists():
+            with file_errors("read", file, ValueError), ParquetFile(file) as predictions:
+                errors = predictions.read(["error"]).column("error").to_pylist()
+            report.add(errors)
+            progress(len(errors))
         else:
-            missing.append((shard, (out / name).resolve()))
+            missing.append((shard, file.resolve()))
     if engine == "ray" and missing:
         done = _predict_on_ray(predictor, missing, options, workers, progress)
     else:
@@ -72,7 +77,10 @@ def _settings(predictor: Predictor, shards: dict[str, Shard], options: dict[str,
         "model": fingerprint(predictor.checkpoints, predictor.calibration),
         **options,
         "input files": {
-            "bytes": {shard.file.name: shard.file.stat().st_size for shard in shards.values()},
+            "sha256": {
+                file.name: hashlib.sha256(pa.memory_map(str(file)).read_buffer()).hexdigest()
+                for file in dict.fromkeys(shard.file for shard in shards.values())
+            },
             "rows": {name: [shard.file.name, shard.begin, shard.end] for name, shard in shards.items()},
         },
     }
@@ -90,13 +98,6 @@ def _check_settings(out: Path, settings: dict[str, Any]) -> None:
             temporary.write_text(json.dumps(settings, indent=1), "utf-8")
     elif other := [key for key in settings if known.get(key) != settings[key]]:
         raise InputError(f"{out} holds older predictions ({', '.join(other)} changed): choose another folder")
-
-
-def _finished_rows(path: Path) -> list[str | None]:
-    from pyarrow.parquet import ParquetFile
-
-    with file_errors("read", path, ValueError), ParquetFile(path) as file:
-        return file.read(["error"]).column("error").to_pylist()
 
 
 def _predict_on_ray(

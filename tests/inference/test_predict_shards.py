@@ -95,8 +95,8 @@ def test_folder_of_other_predictions_is_rejected(change, folder, predictor, tmp_
     if change == "interval":
         options["interval"] = 90
     elif change == "input files":
-        with (folder / "b.csv").open("a") as file:
-            file.write("43,C\n")
+        text = (folder / "b.csv").read_text()
+        (folder / "b.csv").write_text(f"{text.rstrip()[:-1]}N\n")  # as long as before
     else:
         settings = json.loads((out / SETTINGS).read_text())
         settings[change] = "other"

@@ -1,12 +1,9 @@
-"""Draw molecules as SVG; Bemis-Murcko scaffolds."""
+"""Draw molecules as SVG."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
-
-from rdkit import Chem
-from rdkit.Chem.Scaffolds import MurckoScaffold
 
 from graphslice.chem.parse import MoleculeError, parse_molecule, rdkit_messages_blocked
 from graphslice.errors import InputError
@@ -50,18 +47,3 @@ def draw_molecule(smiles: str) -> str | None:
     drawer.FinishDrawing()
     svg = drawer.GetDrawingText()
     return svg[svg.index("<svg") :]
-
-
-def scaffold_of(smiles: str) -> str | None:
-    """Compute the Bemis-Murcko scaffold of a SMILES (Bemis and Murcko 1996), without stereochemistry, so that
-    enantiomers share one: a SMILES, empty for acyclic molecules; None if the molecule or its scaffold cannot be
-    computed."""
-    with rdkit_messages_blocked():
-        try:
-            mol = Chem.MolFromSmiles(smiles)
-            if mol is None:
-                return None
-            Chem.RemoveStereochemistry(mol)
-            return Chem.MolToSmiles(MurckoScaffold.GetScaffoldForMol(mol))
-        except (RuntimeError, ValueError):  # also undecodable bytes of a file
-            return None

@@ -8,7 +8,6 @@ classification; predictions ``values`` are ``float32 [R, W]``.
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,11 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import pluralize
 from graphslice.evaluation.evaluate import predict_held_out, rows_in_split
-from graphslice.evaluation.format_scores import number, plain, with_std
+from graphslice.evaluation.format_scores import plain
 from graphslice.evaluation.metrics import COVERAGE_LEVEL
 from graphslice.inference.predictions import is_sure
 from graphslice.inference.predictor import Predictor, nearest_training_molecules
-from graphslice.report.drawing import draw_molecule, scaffold_of
+from graphslice.report.drawing import draw_molecule
 from graphslice.report.figures import (
     Card,
     Cards,
@@ -33,7 +32,6 @@ from graphslice.report.figures import (
     Heading,
     Part,
     Section,
-    Table,
     Text,
     error_by_similarity,
     target_figures,
@@ -190,34 +188,12 @@ def _predictions(run: Run, evaluated: EvaluatedSplit, split: str) -> Section:
 def _error_analysis(run: Run, evaluated: EvaluatedSplit, similarity: np.ndarray) -> Section:
     tasks = run.molecules.dataset.tasks
     note = f"{pluralize(len(similarity), 'molecule')}, compared with {_domains(run)[0].molecules}"
-    parts = [
+    parts: list[Part] = [
         Text(f"For the {evaluated.name} set. {describe_error(tasks)}"),
-        Heading("By similarity to the training set"),
         Figures([error_by_similarity(similarity, evaluated.error)]),
         Text(f"{note}. Tanimoto similarity of Morgan fingerprints of radius 2 ({DOMAIN_BITS:,} bits)."),
-        *_by_scaffold(run, evaluated),
     ]
     return Section("errors", "Error analysis", parts)
-
-
-def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
-    """Tabulate the errors of the scaffolds of at least two molecules, the most frequent first."""
-    if run.smiles is None:
-        return []
-    errors: dict[str, list[float]] = defaultdict(list)
-    for row, error in zip(evaluated.predictions.rows.tolist(), evaluated.error.tolist(), strict=True):
-        if (scaffold := scaffold_of(run.smiles[row])) is not None:
-            errors[scaffold].append(error)
-    frequent = sorted(filter(lambda item: len(item[1]) > 1, errors.items()), key=lambda item: -len(item[1]))
-    if not frequent:
-        return [Heading("By scaffold"), Text("No scaffold occurs in more than one molecule.")]
-    rows = []
-    for scaffold, found in frequent[:_MAX_SCAFFOLDS]:
-        standard_error = float(np.std(found, ddof=1) / np.sqrt(len(found)))
-        rows.append([scaffold or "no rings", f"{len(found):,}", with_std(float(np.mean(found)), standard_error)])
-    rows.append(["all molecules", f"{len(evaluated.error):,}", number(float(evaluated.error.mean()))])
-    caption = f"The most frequent of {len(errors):,} Bemis-Murcko scaffolds, with the standard error of the mean error."
-    return [Heading("By scaffold"), Table(caption, ["scaffold", "molecules", "mean error"], rows)]
 
 
 def _worst_molecules(run: Run, evaluated: EvaluatedSplit, similarity: np.ndarray, neighbours: np.ndarray) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,6 +94,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
             data = _read_data(config, folder)
         except (InputError, OSError) as error:
             data_error = str(error)
+            logging.getLogger("graphslice").warning("the report has no molecules: %s", error)
     files = run_files.read_metrics(folder), run_files.read_training(folder), run_files.read_start(folder)
     return Run(folder, config, *files, models, checkpoints, data, data_error)
 

@@ -185,11 +185,13 @@ def test_run_without_a_test_set_shows_its_held_out_folds(make_report, demo_rows)
     assert f"on {scores['molecules']} held-out molecules." in page.words
 
 
-def test_missing_and_damaged_files_are_named(run_copy, tmp_path):
+def test_missing_and_damaged_files_are_named(run_copy, tmp_path, cli):
     config = RunConfig.from_dict(read_yaml(run_copy / "config.yaml"))
     config.data.dataset = str(tmp_path / "gone.csv")
     (run_copy / "config.yaml").write_text(config.to_yaml())
-    page = check_page(write_report(run_copy))
+    code, _, err = cli("report", run_copy)
+    page = check_page(run_copy / "report.html")
+    assert code == 0 and "warning: the report has no molecules" in err
     assert "The molecules cannot be shown" in page.words and "gone.csv" in page.words
     (run_copy / "split.csv").write_text("row,sp")
     with pytest.raises(InputError, match=r"split.csv is .*damaged"):

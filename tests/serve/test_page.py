@@ -104,20 +104,19 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     assert [(row["name"], row["smiles"]) for row in saved] == [('a "b", c', "CCN"), ("d", "CCCl")]
     assert [float(row["gap_ev_pred"]) for row in saved] == pytest.approx(predictor.predict(["CCN", "CCCl"])[:, 0], 1e-5)
 
-    for pasted, column, first, rows in (
-        ("CCO,x\nCCN,y", 0, "CCO", 2),  # without a line of names
-        ("CO, methanol\nCCO, ethanol", 0, "CO", 2),
-        ("CCO;1,5\nCCN;2,5\nC;1,0", 0, "CCO", 3),
-        ("Drug_ID\tDrug\tY\nA\tCCO\t1\nB\tCCN\t2", 1, "CCO", 2),
+    for pasted, expected in (
+        ("CO, methanol\nCCO, ethanol", {"1": "CO", "2": "CCO"}),
+        ("CCO;1,5\nCCN;2,5\nC;1,0", {"1": "CCO", "2": "CCN", "3": "C"}),  # without a line of names
+        ("Drug_ID\tDrug\tY\nA\tCCO\t1\nB\tCCN\t2", {"A": "CCO", "B": "CCN"}),
+        ("OCCO 1,2-ethanediol\nCCO ethanol, pure", {"1,2-ethanediol": "OCCO", "ethanol, pure": "CCO"}),
+        ("SMILES Name\nCCO a\nCCN b", {"a": "CCO", "b": "CCN"}),
+        ("CCO a SMILES\nCCN b", {"a SMILES": "CCO", "b": "CCN"}),
+        ("ID\tSMILES\na\tC[C@H](O)F |o1:1|", {"a": "C[C@H](O)F |o1:1|"}),
+        ('SMILES\n"C[C@H](O)F |o1:1,r|"', {"1": "C[C@H](O)F |o1:1,r|"}),
     ):
-        enter(browser, "#text", pasted)
-        assert browser.value("document.getElementById('smiles-column').value") == str(column)
-        predict(browser, None, rows)
-        assert browser.value(f"{ROWS}[0].querySelector('.smiles').textContent") == first
-
-    # Names with commas do not make a list a table.
-    enter(browser, "#text", "OCCO 1,2-ethanediol\nCCO ethanol, pure")
-    assert browser.value("document.getElementById('columns').hidden") is True
+        predict(browser, pasted, len(expected))
+        smiles = browser.value(f"{ROWS}.map(row => row.querySelector('.smiles').textContent)")
+        assert dict(zip(names(browser), smiles, strict=True)) == expected
 
     browser.value("document.getElementById('draw').open = true")
     wait(browser, "document.getElementById('editor').childElementCount")

@@ -4,27 +4,31 @@ const SEPARATORS = [",", ";", "\t"];
 const SMILES_NAMES = [/^\W*(smiles|canonical_smiles|smi)\W*$/i, /smiles/i, /^\W*(mol|structure|drug)\W*$/i];
 const isSmilesName = (name) => SMILES_NAMES.some((pattern) => pattern.test(name));
 const findSmilesName = (names) => SMILES_NAMES.map((pattern) => names.findIndex((name) => pattern.test(name))).find((i) => i >= 0) ?? -1;
-const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+$/.test(text);
+const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+(\s+\|.*\|)?$/.test(text);
 
-export function readLine(line) {
-  const match = line.trim().match(/^(\S+(?:\s+\|.*\|)?)\s*(.*)$/);
-  return match && { smiles: match[1], name: match[2] };
+function readLine(line) {
+  const [, smiles, name] = line.trim().replace(/^"(.*)"$/, "$1").match(/^(\S*(?:\s+\|.*\|)?)\s*(.*)$/);
+  return { smiles, name };
+}
+
+// A list, without a first line such as "SMILES Name".
+export function readList(text) {
+  const isHeader = ({ smiles, name }) => !isSmiles(smiles) && [smiles, name].some(isSmilesName);
+  return text.split("\n").filter((line) => line.trim()).map(readLine).filter((one, i) => i || !isHeader(one));
 }
 
 // A text is a table if its first line names a SMILES column, or all lines have a comma or semicolon. Of several
 // separators the one that gives the most SMILES, as names and decimal numbers may have commas too.
 export function readTable(text) {
   const tables = SEPARATORS.map((one) => readCells(text, one)).filter(Boolean), [best] = tables.sort((a, b) => b.most - a.most);
-  const inList = text.split("\n").filter((line) => isSmiles(readLine(line)?.smiles ?? "")).length;
+  const inList = text.split("\n").filter((line) => isSmiles(readLine(line).smiles)).length;
   return best && (best.isNamed || best.most >= inList) ? best : null;
 }
 
-function readCells(text, one) {
-  const first = text.split("\n", 1)[0], isNamed = first.split(one).some(isSmilesName);
-  const lines = text.split("\n").filter((line) => line.trim());
-  const isTable = isNamed || ((one !== "\t" && !first.includes("|")) && lines.length > 1 && lines.every((line) => line.includes(one)));
-  const separator = first.includes(one) && isTable ? one : undefined;
-  if (!separator && !isSmilesName(first)) return null;
+function readCells(text, separator) {
+  const lines = text.split("\n").filter((line) => line.trim()), [first] = text.split("\n", 1), isNamed = first.split(separator).some(isSmilesName);
+  const isTable = isNamed || ((separator !== "\t" && !first.includes("|")) && lines.length > 1 && lines.every((line) => line.includes(separator)));
+  if (!isTable || !first.includes(separator)) return null;
   const rows = [[]];
   let cell = "", quoted = false;
   for (let i = 0; i < text.length; i++) {

@@ -2,7 +2,7 @@
 import { $, api, element } from "./common.js";
 import { GRADES, describe, describeColumn } from "./cells.js";
 import { compare } from "./compare.js";
-import { featureColumns, readLine, readTable } from "./input.js";
+import { featureColumns, readList, readTable } from "./input.js";
 import { Table } from "./table.js";
 
 const BATCH = 250, FILE_BYTES = 2e7, RETRY = 2000;
@@ -30,7 +30,7 @@ const text = () => $("text").value.replace(/^\ufeff/, "");
 
 function readMolecules() {
   const read = readTable(text());
-  if (!read) return text().split("\n").filter((line) => line.trim()).map(readLine);
+  if (!read) return readList(text());
   const [smiles, name] = [$("smiles-column"), $("name-column")].map((select) => Number(select.value));
   return read.rows.map((row) => ({ smiles: row[smiles] ?? "", name: row[name] ?? "", row, header: read.header }));
 }

@@ -105,8 +105,11 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     assert [float(row["gap_ev_pred"]) for row in saved] == pytest.approx(predictor.predict(["CCN", "CCCl"])[:, 0], 1e-5)
 
     for pasted, expected in (
-        ("CO, methanol\nCCO, ethanol", {"1": "CO", "2": "CCO"}),
-        ("CCO;1,5\nCCN;2,5\nC;1,0", {"1": "CCO", "2": "CCN", "3": "C"}),  # without a line of names
+        ("CO, methanol\nCCO, ethanol", {" methanol": "CO", " ethanol": "CCO"}),
+        ("CCO;1,5\nCCN;2,5\nC;1,0", {"1,5": "CCO", "2,5": "CCN", "1,0": "C"}),  # without a line of names
+        ("A\tCCO\nB\tCCN\nC\tCCCl", {"A": "CCO", "B": "CCN", "C": "CCCl"}),
+        ("B\tCCO\nC\tCCN", {"B": "CCO", "C": "CCN"}),
+        ("Acid;SMILES;Product ID\nx;CCO;7\nx;CCN;8", {"7": "CCO", "8": "CCN"}),
         ("Drug_ID\tDrug\tY\nA\tCCO\t1\nB\tCCN\t2", {"A": "CCO", "B": "CCN"}),
         ("OCCO 1,2-ethanediol\nCCO ethanol, pure", {"1,2-ethanediol": "OCCO", "ethanol, pure": "CCO"}),
         ("SMILES Name\nCCO a\nCCN b", {"a": "CCO", "b": "CCN"}),

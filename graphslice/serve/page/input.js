@@ -3,7 +3,8 @@
 const SEPARATORS = [",", ";", "\t"];
 const SMILES_NAMES = [/^\W*(smiles|canonical_smiles|smi)\W*$/i, /smiles/i, /^\W*(mol|structure|drug)\W*$/i];
 const isSmilesName = (name) => SMILES_NAMES.some((pattern) => pattern.test(name));
-const findSmilesName = (names) => SMILES_NAMES.map((pattern) => names.findIndex((name) => pattern.test(name))).find((i) => i >= 0) ?? -1;
+const NAMES = [/(^|[\W_])(id|name)$/i, /(id|name)$/i];
+const find = (names, patterns) => patterns.map((pattern) => names.findIndex((name) => pattern.test(name))).find((i) => i >= 0) ?? -1;
 const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+(\s+\|.*\|)?$/.test(text);
 
 function readLine(line) {
@@ -17,8 +18,8 @@ export function readList(text) {
   return text.split("\n").filter((line) => line.trim()).map(readLine).filter((one, i) => i || !isHeader(one));
 }
 
-// A text is a table if its first line names a SMILES column, or all lines have a comma or semicolon. Of several
-// separators the one that gives the most SMILES, as names and decimal numbers may have commas too.
+// A text is a table if its first line names a SMILES column, or all lines have a separator. Of several separators the
+// one that gives the most SMILES, as names and decimal numbers may have commas too.
 export function readTable(text) {
   const tables = SEPARATORS.map((one) => readCells(text, one)).filter(Boolean), [best] = tables.sort((a, b) => b.most - a.most);
   const inList = text.split("\n").filter((line) => isSmiles(readLine(line).smiles)).length;
@@ -27,7 +28,7 @@ export function readTable(text) {
 
 function readCells(text, separator) {
   const lines = text.split("\n").filter((line) => line.trim()), [first] = text.split("\n", 1), isNamed = first.split(separator).some(isSmilesName);
-  const isTable = isNamed || ((separator !== "\t" && !first.includes("|")) && lines.length > 1 && lines.every((line) => line.includes(separator)));
+  const isTable = isNamed || ((separator === "\t" || !first.includes("|")) && lines.length > 1 && lines.every((line) => line.includes(separator)));
   if (!isTable || !first.includes(separator)) return null;
   const rows = [[]];
   let cell = "", quoted = false;
@@ -42,14 +43,16 @@ function readCells(text, separator) {
     } else if (letter !== "\r" || quoted) cell += letter;
   }
   rows.at(-1).push(cell);
-  const names = rows[0].map((cell) => cell.trim()), count = (i) => rows.filter((row) => isSmiles((row[i] ?? "").trim())).length;
-  // Without a name it is the column with the most SMILES, and a first line without one there names the columns.
-  const named = findSmilesName(names), most = Math.max(...names.map((_, i) => count(i)));
+  const names = rows[0].map((cell) => cell.trim()), found = names.map((_, i) => rows.map((row) => (row[i] ?? "").trim()).filter(isSmiles));
+  // Without a name it is the column with the longest SMILES, as B and C may be names, and a first line without one there
+  // names the columns.
+  const named = find(names, SMILES_NAMES), most = Math.max(...found.map((cells) => cells.length)), sizes = found.map((cells) => cells.join("").length);
   if (named < 0 && most === 0) return null;
-  const smiles = named >= 0 ? named : names.findIndex((_, i) => count(i) === most), hasHeader = named >= 0 || !isSmiles(names[smiles]);
+  const smiles = named >= 0 ? named : sizes.indexOf(Math.max(...sizes)), hasHeader = named >= 0 || !isSmiles(names[smiles]);
   const header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
   const body = rows.slice(hasHeader ? 1 : 0).filter((row) => row.length > 1 || row[0].trim());
-  return { header, rows: body, smiles, separator, most, isNamed: named >= 0 };
+  const name = hasHeader ? find(names, NAMES) : names.findIndex((_, i) => i !== smiles);
+  return { header, rows: body, smiles, name, separator, most, isNamed: named >= 0 };
 }
 
 // Numbers of the feature columns that the model reads, and how many cells are no numbers.

@@ -48,7 +48,7 @@ function showColumns() {
   $("smiles-column").replaceChildren(...options());
   $("name-column").replaceChildren(element("option", { value: -1, textContent: "none" }), ...options());
   $("smiles-column").value = read.smiles;
-  $("name-column").value = read.header.findIndex((name) => /(id|name)$/i.test(name));
+  $("name-column").value = read.name;
 }
 
 async function openFile() {

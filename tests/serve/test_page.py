@@ -116,10 +116,12 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
         ("CCO a SMILES\nCCN b", {"a SMILES": "CCO", "b": "CCN"}),
         ("ID\tSMILES\na\tC[C@H](O)F |o1:1|", {"a": "C[C@H](O)F |o1:1|"}),
         ('SMILES\n"C[C@H](O)F |o1:1,r|"', {"1": "C[C@H](O)F |o1:1,r|"}),
+        ("SMILES,ID,dose,pH\nCCO,a,1,5,7\nCCN,b,1.5,7", {"1": "", "b": "CCN"}),
     ):
         predict(browser, pasted, len(expected))
         smiles = browser.value(f"{ROWS}.map(row => row.querySelector('.smiles').textContent)")
         assert dict(zip(names(browser), smiles, strict=True)) == expected
+    assert "5 fields where the header has 4: CCO,a,1,5,7" in browser.value(f"{ROWS}[0].innerText")
 
     browser.value("document.getElementById('draw').open = true")
     wait(browser, "document.getElementById('editor').childElementCount")

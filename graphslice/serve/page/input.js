@@ -52,7 +52,7 @@ function readCells(text, separator) {
   const header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
   const body = rows.slice(hasHeader ? 1 : 0).filter((row) => row.length > 1 || row[0].trim());
   const name = hasHeader ? find(names, NAMES) : names.findIndex((_, i) => i !== smiles);
-  return { header, rows: body, smiles, name, separator, most, isNamed: named >= 0 };
+  return { header, hasHeader, rows: body, smiles, name, separator, most, isNamed: named >= 0 };
 }
 
 // Numbers of the feature columns that the model reads, and how many cells are no numbers.

@@ -31,8 +31,11 @@ const text = () => $("text").value.replace(/^\ufeff/, "");
 function readMolecules() {
   const read = readTable(text());
   if (!read) return readList(text());
-  const [smiles, name] = [$("smiles-column"), $("name-column")].map((select) => Number(select.value));
-  return read.rows.map((row) => ({ smiles: row[smiles] ?? "", name: row[name] ?? "", row, header: read.header }));
+  const [smiles, name] = [$("smiles-column"), $("name-column")].map((select) => Number(select.value)), { header, hasHeader } = read;
+  return read.rows.map((row) => {
+    if (row.length === header.length || !hasHeader) return { smiles: row[smiles] ?? "", name: row[name] ?? "", row, header };
+    return { smiles: "", name: "", row: [], header, fault: `${row.length} fields where the header has ${header.length}: ${row.join(read.separator)}` };
+  });
 }
 
 function setText(value) {
@@ -91,6 +94,7 @@ async function predict() {
       const columns = Object.fromEntries(Object.entries(read.columns).map(([name, all]) => [name, part(all)]));
       const body = { smiles: part(molecules).map((one) => one.smiles), model: model.name, interval: level, nearest: model.calibrated, columns };
       const { rows } = await api("predict", body, running.signal);
+      rows.forEach((row, i) => (row.error = molecules[start + i].fault ?? row.error));
       const isFirst = $("results").hidden;
       $("results").hidden = false;
       table.add(rows);

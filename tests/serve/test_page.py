@@ -93,7 +93,7 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     browser.value("document.getElementById('dialog').close()")
 
     table = tmp_path / "table.csv"
-    table.write_text('number,Compound ID,SMILES\n1,"a ""b"", c",CCN\n2,d,CCCl\n')
+    table.write_bytes('sep=,\r\nnumber,Compound ID,SMILES\r\n1,"a ""b"", c",CCN\r\n2,ä,CCCl\r\n'.encode("cp1252"))
     open_file(browser, table)
     wait(browser, "document.getElementById('smiles-column').value === '2'")
     browser.value("URL.createObjectURL = blob => (blob.text().then(text => window.saved = text), '#')")
@@ -101,7 +101,7 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     click(browser, "#download")
     wait(browser, "window.saved")
     saved = list(csv.DictReader(io.StringIO(browser.value("window.saved"))))
-    assert [(row["name"], row["smiles"]) for row in saved] == [('a "b", c', "CCN"), ("d", "CCCl")]
+    assert [(row["name"], row["smiles"]) for row in saved] == [('a "b", c', "CCN"), ("ä", "CCCl")]
     assert [float(row["gap_ev_pred"]) for row in saved] == pytest.approx(predictor.predict(["CCN", "CCCl"])[:, 0], 1e-5)
 
     for pasted, expected in (

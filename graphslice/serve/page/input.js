@@ -7,6 +7,16 @@ const NAMES = [/(^|[\W_])(id|name)$/i, /(id|name)$/i];
 const find = (names, patterns) => patterns.map((pattern) => names.findIndex((name) => pattern.test(name))).find((i) => i >= 0) ?? -1;
 const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+(\s+\|.*\|)?$/.test(text);
 
+// A file in UTF-8, in UTF-16 with its mark, or else in Windows-1252, as Excel saves texts.
+export function decode(bytes) {
+  const marked = { "255,254": "utf-16le", "254,255": "utf-16be" }[new Uint8Array(bytes.slice(0, 2)).join()];
+  try {
+    return new TextDecoder(marked ?? "utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    return new TextDecoder("windows-1252").decode(bytes);
+  }
+}
+
 function readLine(line) {
   const [, smiles, name] = line.trim().replace(/^"(.*)"$/, "$1").match(/^(\S*(?:\s+\|.*\|)?)\s*(.*)$/);
   return { smiles, name };

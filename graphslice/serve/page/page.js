@@ -2,7 +2,7 @@
 import { $, api, element } from "./common.js";
 import { GRADES, describe, describeColumn } from "./cells.js";
 import { compare } from "./compare.js";
-import { featureColumns, readList, readTable } from "./input.js";
+import { decode, featureColumns, readList, readTable } from "./input.js";
 import { Table } from "./table.js";
 
 const BATCH = 250, FILE_BYTES = 2e7, RETRY = 2000;
@@ -26,7 +26,8 @@ function say(text, isError = false) {
 
 // --- input ---------------------------------------------------------------------------------------
 
-const text = () => $("text").value.replace(/^\ufeff/, "");
+// Without a mark, blank lines and Excel's "sep=;" at the begin.
+const text = () => $("text").value.replace(/^(\ufeff|\s*\n|"?sep=[,;\t]"?\n)+/, "");
 
 function readMolecules() {
   const read = readTable(text());
@@ -59,7 +60,7 @@ async function openFile() {
   if (!file) return;
   if (file.size > FILE_BYTES) return say("The file has more than 20 MB: use graphslice predict.", true);
   try {
-    if (!/\.(xlsx|sdf)$/i.test(file.name)) return setText(await file.text());
+    if (!/\.(xlsx|sdf)$/i.test(file.name)) return setText(decode(await file.arrayBuffer()));
     say("Reading the file …");
     const { csv, notes } = await api(`read?name=${encodeURIComponent(file.name)}`, file);
     setText(csv);

@@ -96,11 +96,14 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     table.write_bytes('sep=,\r\nnumber,Compound ID,SMILES\r\n1,"a ""b"", c",CCN\r\n2,ä,CCCl\r\n'.encode("cp1252"))
     open_file(browser, table)
     wait(browser, "document.getElementById('smiles-column').value === '2'")
-    browser.value("URL.createObjectURL = blob => (blob.text().then(text => window.saved = text), '#')")
+    decode = "blob.arrayBuffer().then(bytes => new TextDecoder('utf-8', {ignoreBOM: true}).decode(bytes))"
+    browser.value(f"URL.createObjectURL = blob => ({decode}.then(text => window.saved = text), '#')")
     predict(browser, None, 2)
     click(browser, "#download")
     wait(browser, "window.saved")
-    saved = list(csv.DictReader(io.StringIO(browser.value("window.saved"))))
+    mark, *text = browser.value("window.saved")
+    saved = list(csv.DictReader(io.StringIO("".join(text))))
+    assert mark == "\ufeff"  # without which Excel reads another encoding
     assert [(row["name"], row["smiles"]) for row in saved] == [('a "b", c', "CCN"), ("ä", "CCCl")]
     assert [float(row["gap_ev_pred"]) for row in saved] == pytest.approx(predictor.predict(["CCN", "CCCl"])[:, 0], 1e-5)
 

@@ -176,7 +176,7 @@ function download() {
   };
   const lines = table.view.map((index) => [table.molecules[index].name, ...keys.map((key) => table.rows[index][key])]);
   const csv = [["name", ...keys], ...lines].map((line) => line.map(cell).join(",")).join("\r\n");
-  const link = element("a", { href: URL.createObjectURL(new Blob([csv + "\r\n"], { type: "text/csv" })), download: "predictions.csv" });
+  const link = element("a", { href: URL.createObjectURL(new Blob(["\ufeff", csv, "\r\n"], { type: "text/csv" })), download: "predictions.csv" });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

@@ -126,6 +126,11 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
         assert dict(zip(names(browser), smiles, strict=True)) == expected
     assert "5 fields where the header has 4: CCO,a,1,5,7" in browser.value(f"{ROWS}[0].innerText")
 
+    cells = json.dumps([{"header": ["x"], "row": [cell]} for cell in ("TRUE", "false", "1.5", "1,5", "")])
+    browser.value(f"import('./input.js').then(m => window.read = m.featureColumns({{columns: ['x']}}, {cells}))")
+    wait(browser, "window.read")
+    assert browser.value("window.read") == {"columns": {"x": [1, 0, 1.5, None, None]}, "unread": 1}
+
     browser.value("document.getElementById('draw').open = true")
     wait(browser, "document.getElementById('editor').childElementCount")
     assert browser.console_errors() == []

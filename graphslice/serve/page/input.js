@@ -70,9 +70,9 @@ export function featureColumns(model, molecules) {
   let unread = 0;
   const number = (text) => {
     if (text === undefined || text.trim() === "") return null;
-    if (!isNaN(text)) return Number(text);
-    unread++;
-    return null;
+    const value = { true: 1, false: 0 }[text.trim().toLowerCase()] ?? Number(text);
+    unread += isNaN(value);
+    return isNaN(value) ? null : value;
   };
   const columns = {};
   for (const name of model.columns) {

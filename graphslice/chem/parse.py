@@ -273,11 +273,6 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
         mol = parse_molecule(smiles, max_atoms, keep_atom_maps=True)
         try:
             fragment = rdMolStandardize.FragmentParent(mol, parameters, skipStandardize=True)
-            if lost := _complexed_metals(mol) - _complexed_metals(fragment):
-                raise MoleculeError(
-                    f"its parent compound would lack {' and '.join(sorted(lost))}: write the bonds to the metal, or "
-                    "leave the molecule out"
-                )
             parent = Chem.MolToSmiles(rdMolStandardize.Uncharger().uncharge(fragment))
             if Chem.MolFromSmiles(parent) is None:  # a hydrogen was added to an aromatic carbon that stayed aromatic
                 Chem.Kekulize(fragment, clearAromaticFlags=True)
@@ -287,6 +282,11 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise MoleculeError(f"RDKit cannot standardize it: {reason}") from None
+        if lost := _complexed_metals(mol) - _complexed_metals(fragment):
+            lacking = " and ".join(sorted(lost))
+            raise MoleculeError(
+                f"its parent compound would lack {lacking}: write the bonds to the metal, or leave the molecule out"
+            )
         return smiles if parent == Chem.MolToSmiles(mol) else parent
 
 

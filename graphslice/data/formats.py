@@ -134,13 +134,14 @@ def read_csv(lines: Iterator[str], file: str, usual: str, rows: int) -> tuple[li
 
 
 def _delimiter_of(lines: list[str], usual: str) -> str:
-    """Return the separator that divides most lines into as many fields as the header, which are most; else the usual
-    one. A tab is preferred where it is usual, since fewer cells have one."""
+    """Return the separator that divides most lines into as many fields as the header, which are most (in doubt the
+    semicolon); else the usual one. A tab is preferred where it is usual, since fewer cells have one."""
 
-    def agreement(delimiter: str) -> tuple[bool, bool, int]:
+    def agreement(delimiter: str) -> tuple[bool, bool, int, bool]:
         header, *rows = [record for record in csv.reader(lines, delimiter=delimiter) if record] or [[]]
         agrees = len(header) > 1 and 2 * sum(len(row) == len(header) for row in rows) > len(rows)
-        return agrees, not agrees and delimiter == usual and len(header) > 1, len(header)
+        is_usual = delimiter == usual and len(header) > 1
+        return agrees, not agrees and is_usual, len(header), agrees and delimiter == ";"
 
     best = usual if usual == "\t" and agreement(usual)[0] else max(",;\t|", key=agreement)
     return best if usual == "," or agreement(best)[0] else usual

@@ -62,7 +62,7 @@ def test_all_cells_are_read(tmp_path, name, rows):
         (b"smiles;y\nC;1,5\nN;2\n", ["smiles", "y"], [["C", "1,5"], ["N", "2"]]),
         (b"smiles\ty;z\ta\nC\t1\t2\n", ["smiles", "y;z", "a"], [["C", "1", "2"]]),
         (b"id;smiles;pH 7,4\nA;C;3\nB;N;4\n", ["id", "smiles", "pH 7,4"], [["A", "C", "3"], ["B", "N", "4"]]),
-        (b"id;smiles;pH 7,4\nA;C;3,5\n\nB;N;4,5\n", ["id", "smiles", "pH 7,4"], [["A", "C", "3,5"], ["B", "N", "4,5"]]),
+        (b"smiles;pH 7,4\nC;3,5\n\nN;4,5\n", ["smiles", "pH 7,4"], [["C", "3,5"], ["N", "4,5"]]),
         (b'"smiles;y"\n"C,"\n', ["smiles;y"], [["C,"]]),
         (b"smiles|y\nC|1\nN|2\n", ["smiles", "y"], [["C", "1"], ["N", "2"]]),
         (b"smiles,y\nCC |Sg:gen:0:|,1\nN,2\n", ["smiles", "y"], [["CC |Sg:gen:0:|", "1"], ["N", "2"]]),

@@ -11,7 +11,7 @@ const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSF
 export function decode(bytes) {
   const marked = { "255,254": "utf-16le", "254,255": "utf-16be" }[new Uint8Array(bytes.slice(0, 2)).join()];
   try {
-    return new TextDecoder(marked ?? "utf-8", { fatal: true }).decode(bytes);
+    return new TextDecoder(marked, { fatal: true }).decode(bytes);
   } catch {
     return new TextDecoder("windows-1252").decode(bytes);
   }
@@ -37,11 +37,7 @@ export function readTable(text) {
 }
 
 function readCells(text, separator) {
-  const lines = text.split("\n").filter((line) => line.trim()), [first] = text.split("\n", 1), isNamed = first.split(separator).some(isSmilesName);
-  const isTable = isNamed || ((separator === "\t" || !first.includes("|")) && lines.length > 1 && lines.every((line) => line.includes(separator)));
-  if (!isTable || !first.includes(separator)) return null;
-  const rows = [[]];
-  let cell = "", quoted = false;
+  let rows = [[]], cell = "", quoted = false;
   for (let i = 0; i < text.length; i++) {
     const letter = text[i];
     if (quoted && letter === '"' && text[i + 1] === '"') cell += text[++i];
@@ -53,16 +49,17 @@ function readCells(text, separator) {
     } else if (letter !== "\r" || quoted) cell += letter;
   }
   rows.at(-1).push(cell);
-  const names = rows[0].map((cell) => cell.trim()), found = names.map((_, i) => rows.map((row) => (row[i] ?? "").trim()).filter(isSmiles));
+  rows = rows.filter((row) => row.length > 1 || row[0].trim());
+  const names = (rows[0] ?? []).map((one) => one.trim()), named = find(names, SMILES_NAMES), isNamed = named >= 0;
+  const found = names.map((_, i) => rows.map((row) => (row[i] ?? "").trim()).filter(isSmiles)), most = Math.max(...found.map((cells) => cells.length));
+  const isTable = isNamed || (most && rows.length > 1 && rows.every((row) => row.length > 1) && (separator === "\t" || !names.join().includes("|")));
+  if (names.length < 2 || !isTable) return null;
   // Without a name it is the column with the longest SMILES, as B and C may be names, and a first line without one there
   // names the columns.
-  const named = find(names, SMILES_NAMES), most = Math.max(...found.map((cells) => cells.length)), sizes = found.map((cells) => cells.join("").length);
-  if (named < 0 && most === 0) return null;
-  const smiles = named >= 0 ? named : sizes.indexOf(Math.max(...sizes)), hasHeader = named >= 0 || !isSmiles(names[smiles]);
-  const header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
-  const body = rows.slice(hasHeader ? 1 : 0).filter((row) => row.length > 1 || row[0].trim());
+  const sizes = found.map((cells) => cells.join("").length), smiles = isNamed ? named : sizes.indexOf(Math.max(...sizes));
+  const hasHeader = isNamed || !isSmiles(names[smiles]), header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
   const name = hasHeader ? find(names, NAMES) : names.findIndex((_, i) => i !== smiles);
-  return { header, hasHeader, rows: body, smiles, name, separator, most, isNamed: named >= 0 };
+  return { header, hasHeader, rows: rows.slice(hasHeader ? 1 : 0), smiles, name, separator, most, isNamed };
 }
 
 // Numbers of the feature columns that the model reads, and how many cells are no numbers.

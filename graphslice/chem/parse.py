@@ -283,10 +283,8 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
             reason = " ".join(str(error).split())
             raise MoleculeError(f"RDKit cannot standardize it: {reason}") from None
         if lost := _complexed_metals(mol) - _complexed_metals(fragment):
-            lacking = " and ".join(sorted(lost))
-            raise MoleculeError(
-                f"its parent compound would lack {lacking}: write the bonds to the metal, or leave the molecule out"
-            )
+            advice = "write the bonds to the metal, or leave the molecule out"
+            raise MoleculeError(f"its parent compound would lack {' and '.join(sorted(lost))}: {advice}")
         return smiles if parent == Chem.MolToSmiles(mol) else parent
 
 

@@ -140,8 +140,7 @@ def _delimiter_of(lines: list[str], usual: str) -> str:
     def agreement(delimiter: str) -> tuple[bool, bool, int, bool]:
         header, *rows = [record for record in csv.reader(lines, delimiter=delimiter) if record] or [[]]
         agrees = len(header) > 1 and 2 * sum(len(row) == len(header) for row in rows) > len(rows)
-        is_usual = delimiter == usual and len(header) > 1
-        return agrees, not agrees and is_usual, len(header), agrees and delimiter == ";"
+        return agrees, not agrees and delimiter == usual and len(header) > 1, len(header), agrees and delimiter == ";"
 
     best = usual if usual == "\t" and agreement(usual)[0] else max(",;\t|", key=agreement)
     return best if usual == "," or agreement(best)[0] else usual
@@ -166,8 +165,7 @@ def _chunks(records: Iterator[tuple[list[str], int]], width: int, file: str, row
         faults = {}
         for row, (record, line) in enumerate(block):
             if len(record) != width:
-                fields = f"{len(record)} field{'s' * (len(record) != 1)}"
-                faults[row] = f"{fields} where the header has {width} (line {line} of {file})"
+                faults[row] = f"{pluralize(len(record), 'field')} where the header has {width} (line {line} of {file})"
                 record[:] = (record + [""] * width)[:width]
         yield [record for record, _ in block], faults
 
@@ -277,15 +275,13 @@ def _rows(file: Path, sheet: Any) -> Iterator[list[str]]:
 
 
 def _text(cell: object) -> str:
-    if cell is None:
-        return ""
     if isinstance(cell, bool):
         return str(cell).upper()
     if isinstance(cell, float):
         return str(int(cell)) if cell.is_integer() and abs(cell) < 1e15 else str(cell)
     if isinstance(cell, datetime):
         return str(cell.date() if cell.time() == time() else cell)
-    return str(cell)
+    return "" if cell is None else str(cell)
 
 
 @contextmanager

@@ -74,8 +74,9 @@ class Browser:
             self.events.append(self._next())
 
     def value(self, expression: str):
-        """Evaluate a JavaScript expression on the page."""
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        """Evaluate a JavaScript expression, or promise, on the page."""
+        options = {"returnByValue": True, "awaitPromise": True}
+        return self.call("Runtime.evaluate", expression=expression, **options)["result"].get("value")
 
     def console_errors(self) -> list[dict]:
         """List the errors and warnings of the console since the page was opened."""

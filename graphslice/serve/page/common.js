@@ -10,12 +10,10 @@ export function element(tag, properties = {}, ...children) {
 
 export async function api(path, body, signal) {
   const isFile = body instanceof Blob, headers = { "content-type": isFile ? "application/octet-stream" : "application/json" };
-  let response;
-  try {
-    response = await fetch(path, body && { method: "POST", headers, body: isFile ? body : JSON.stringify(body), signal });
-  } catch (error) {
+  const request = fetch(path, body && { method: "POST", headers, body: isFile ? body : JSON.stringify(body), signal });
+  const response = await request.catch((error) => {
     throw error.name === "AbortError" ? error : new Error("The server does not respond.");
-  }
+  });
   const content = await response.json().catch((error) => {
     if (error.name === "AbortError") throw error;
     return null;  // not JSON, or not complete

@@ -10,11 +10,8 @@ const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSF
 // A file in UTF-8, in UTF-16 with its mark, or else in Windows-1252, as Excel saves texts.
 export function decode(bytes) {
   const marked = { "255,254": "utf-16le", "254,255": "utf-16be" }[new Uint8Array(bytes.slice(0, 2)).join()];
-  try {
-    return new TextDecoder(marked, { fatal: true }).decode(bytes);
-  } catch {
-    return new TextDecoder("windows-1252").decode(bytes);
-  }
+  const valid = (encoding) => { try { return new TextDecoder(encoding, { fatal: true }).decode(bytes); } catch { return null; } };
+  return valid(marked) ?? valid("windows-1252");
 }
 
 function readLine(line) {
@@ -54,28 +51,21 @@ function readCells(text, separator) {
   const found = names.map((_, i) => rows.map((row) => (row[i] ?? "").trim()).filter(isSmiles)), most = Math.max(...found.map((cells) => cells.length));
   const isTable = isNamed || (most && rows.length > 1 && rows.every((row) => row.length > 1) && (separator === "\t" || !names.join().includes("|")));
   if (names.length < 2 || !isTable) return null;
-  // Without a name it is the column with the longest SMILES, as B and C may be names, and a first line without one there
-  // names the columns.
+  // Without a name it is the column with the longest SMILES (B may be a name), and a first line without one is a header.
   const sizes = found.map((cells) => cells.join("").length), smiles = isNamed ? named : sizes.indexOf(Math.max(...sizes));
   const hasHeader = isNamed || !isSmiles(names[smiles]), header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
   const name = hasHeader ? find(names, NAMES) : names.findIndex((_, i) => i !== smiles);
   return { header, hasHeader, rows: rows.slice(hasHeader ? 1 : 0), smiles, name, separator, most, isNamed };
 }
 
-// Numbers of the feature columns that the model reads, and how many cells are no numbers.
+// Numbers of the feature columns that the model reads, NaN (null in JSON) for other cells, and how many are NaN.
 export function featureColumns(model, molecules) {
-  let unread = 0;
-  const number = (text) => {
-    if (text === undefined || text.trim() === "") return null;
-    const value = { true: 1, false: 0 }[text.trim().toLowerCase()] ?? Number(text);
-    unread += isNaN(value);
-    return isNaN(value) ? null : value;
-  };
-  const columns = {};
+  const columns = {}, words = { true: 1, false: 0, "": null };
+  const number = (text = "", word = text.trim().toLowerCase()) => (word in words ? words[word] : Number(word));
   for (const name of model.columns) {
     const index = molecules[0].header?.indexOf(name) ?? -1;
     if (index < 0) throw new Error(`The model reads a feature column ${name}: give a table that has it.`);
     columns[name] = molecules.map((molecule) => number(molecule.row[index]));
   }
-  return { columns, unread };
+  return { columns, unread: Object.values(columns).flat().filter(Number.isNaN).length };
 }

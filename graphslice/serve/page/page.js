@@ -86,16 +86,16 @@ async function predict() {
   table.start(model, molecules);
   showControls(model);
   try {
-    const read = featureColumns(model, molecules), size = Math.min(BATCH, maxMolecules);
-    unread = read.unread;
+    const size = Math.min(BATCH, maxMolecules);
+    unread = 0;
     for (let start = 0; start < molecules.length; start += size) {
       say(`${start.toLocaleString()} of ${molecules.length.toLocaleString()} molecules …`);
       Object.assign($("progress"), { max: molecules.length, value: start });
-      const part = (all) => all.slice(start, start + size);
-      const columns = Object.fromEntries(Object.entries(read.columns).map(([name, all]) => [name, part(all)]));
-      const body = { smiles: part(molecules).map((one) => one.smiles), model: model.name, interval: level, nearest: model.calibrated, columns };
+      const part = molecules.slice(start, start + size), { columns, unread: more } = featureColumns(model, part);
+      unread += more;
+      const body = { smiles: part.map((one) => one.smiles), model: model.name, interval: level, nearest: model.calibrated, columns };
       const { rows } = await api("predict", body, running.signal);
-      rows.forEach((row, i) => (row.error = molecules[start + i].fault ?? row.error));
+      rows.forEach((row, i) => (row.error = part[i].fault ?? row.error));
       const isFirst = $("results").hidden;
       $("results").hidden = false;
       table.add(rows);
@@ -217,7 +217,6 @@ $("add").onclick = () => {
   if (!smiles) return;
   const row = read ? read.header.map((_, i) => (i === Number($("smiles-column").value) ? smiles : "")).join(read.separator) : smiles;
   $("text").value = `${$("text").value.trimEnd()}\n${row}\n`.trimStart();
-  if (!read) showColumns();
 };
 
 async function start() {

@@ -83,10 +83,8 @@ export class Table {
   }
 
   markSorted() {
-    for (const head of this.table.tHead.querySelectorAll("[data-column]")) {
-      head.removeAttribute("aria-sort");
-      if (head.dataset.column === this.sorted?.column) head.setAttribute("aria-sort", this.sorted.down ? "descending" : "ascending");
-    }
+    const order = ({ dataset }) => (dataset.column === this.sorted?.column ? (this.sorted.down ? "descending" : "ascending") : null);
+    for (const head of this.table.tHead.querySelectorAll("[data-column]")) head.ariaSort = order(head);
   }
 
   // A condition on a column: "<0.5", "> 3", "1 to 2", or a word of a class or a colour.

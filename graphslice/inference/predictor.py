@@ -341,7 +341,7 @@ class Predictor:
 
     def check_folder(self) -> None:
         """Raise :class:`InputError` if the run directory was moved, or another run replaced that of the model in it."""
-        if metrics_text(self.folder) != self._metrics:
+        if self.folder is not None and metrics_text(self.folder) != self._metrics:
             raise InputError(f"{self.folder} no longer holds the run of this model: load it from where it is now")
 
     @property

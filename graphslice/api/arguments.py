@@ -53,7 +53,7 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     if any(is_graph(molecule) for molecule in molecules):
         raise InputError("labels belong to SMILES: give PyG graphs their labels as y")
     try:
-        values = _unmasked(labels) if level == MOLECULE else _ragged_labels(labels)
+        values = label_array(labels) if level == MOLECULE else _ragged_labels(labels)
     except ValueError:
         raise InputError(
             "labels are lists of different lengths: give level='atom' or 'bond' to train on them"
@@ -74,10 +74,13 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     return as_table(_to_frame(dict(zip([first, *targets], [texts, *columns], strict=True))))
 
 
-def _unmasked(labels: Any) -> np.ndarray:
-    """Return labels as an array, with nan where a masked array has none."""
-    masked = isinstance(labels, np.ma.MaskedArray) and np.ma.is_masked(labels)
-    return labels.astype(np.float64).filled(np.nan) if masked else np.asarray(labels)
+def label_array(labels: Any) -> np.ndarray:
+    """Return labels as an array, of objects if a masked array or a list of texts may lack some."""
+    array = np.asarray(labels)
+    if isinstance(labels, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(labels), np.nan, array.astype(object))
+    # An array of texts would have the text nan where a list has a missing value.
+    return np.asarray(labels, object) if array.dtype.kind == "U" and isinstance(labels, list | tuple) else array
 
 
 def _ragged_labels(labels: Any) -> np.ndarray:

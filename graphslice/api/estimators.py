@@ -16,7 +16,7 @@ from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from graphslice.api.arguments import labelled_table, name_setting
+from graphslice.api.arguments import label_array, labelled_table, name_setting
 from graphslice.api.fitting import base_config, fit
 from graphslice.api.model import Model, load
 from graphslice.chem.descriptors import feature_column_names
@@ -159,7 +159,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
             y: labels, numbers ``[R]`` or ``[R, T]``, nan where unknown.
             sample_weight: ``[R]``, weight of each molecule, from 0 up; 0 leaves it out. Default: equal weights.
         """
-        labels = _labels_of(y)
+        labels = label_array(y)
         known = np.where(pd.isna(labels), np.nan, labels) if labels.dtype == object else labels  # pandas.NA
         numbers = known.astype(np.float64)
         assert_all_finite(numbers, allow_nan=True, input_name="y")
@@ -189,8 +189,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GraphSliceClassifier:
         """Train the model on ``[R]`` class labels, numbers or strings, of at least two classes."""
-        labels = _labels_of(y)
-        labels = column_or_1d(labels, warn=True)
+        labels = column_or_1d(label_array(y), warn=True)
         if missing := int(pd.isna(labels).sum()):
             raise InputError(f"Input y contains NaN: {missing:,} molecules have no class, leave them out")
         check_classification_targets(labels)
@@ -267,13 +266,6 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         tags.requires_fit = False
         tags.transformer_tags.preserves_dtype = []
         return tags
-
-
-def _labels_of(y: Any) -> np.ndarray:
-    """Return the labels to train on, ``[R]`` or ``[R, T]``."""
-    labels = np.asarray(y)
-    # An array of texts would have the text nan where a list has a missing value.
-    return np.asarray(y, object) if labels.dtype.kind == "U" and isinstance(y, list | tuple) else labels
 
 
 def _read(X: Any, column: str | None = None, features: Sequence[str] = ()) -> tuple[list, dict[str, pa.ChunkedArray]]:

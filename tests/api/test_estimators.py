@@ -18,6 +18,7 @@ from graphslice.errors import InputError
 CONFIG = {"model": dict(TINY), "trainer": {"batch_size": 16, "accelerator": "cpu", "baselines": "off"}}
 CHAINS = ["C" * n + "O" * (n % 2) for n in range(1, 61)]
 ATOMS = np.array([Chem.MolFromSmiles(one).GetNumAtoms() for one in CHAINS], dtype=float)
+THIRDS = np.arange(60) % 3
 ALCOHOLS = np.array(["hydrocarbon", "alcohol"])[np.arange(1, 61) % 2]
 
 
@@ -88,6 +89,8 @@ def test_regressor_with_several_targets():
     y.loc[3, "m"] = np.nan  # unknown
     model = regressor().fit(CHAINS, y)
     assert model.predict(["CCO", "oops"]).shape == (2, 2) and model.model_.targets == ["n", "m"]
+    masked = np.ma.masked_array(y.fillna(-999.0), y.isna())
+    np.testing.assert_array_equal(regressor().fit(CHAINS, masked).predict(CHAINS), model.predict(CHAINS))
     assert regressor().fit(CHAINS, ATOMS[:, None]).predict("CCO").shape == (1, 1)
 
 
@@ -107,9 +110,7 @@ def test_classes_of_rows_without_a_smiles_alone_are_left_out():
     assert model.classes_.tolist() == ["alcohol", "hydrocarbon"] and model.predict_proba(["CCO"]).shape == (1, 2)
 
 
-@pytest.mark.parametrize(
-    "y", [np.arange(60) % 3 - 1, np.arange(60) % 3 == 0, np.array(["x", "Y", "y"])[np.arange(60) % 3]]
-)
+@pytest.mark.parametrize("y", [THIRDS - 1, THIRDS == 0, np.array(list("xYy"))[THIRDS]])
 def test_predicted_classes_keep_the_label_type(y):
     model = classifier().fit(CHAINS, y)
     np.testing.assert_array_equal(model.classes_, np.unique(y))
@@ -151,10 +152,7 @@ def test_random_state_determines_the_result():
 def test_molecules_of_weight_zero_do_not_train():
     """Every molecule has a second row with the opposite label, which counts or has no weight."""
     smiles, labels = CHAINS * 2, np.concatenate([ATOMS, -ATOMS])
-    settings = {"baselines": True, "epochs": 3}
-    models = [
-        regressor(**settings).fit(smiles, labels, sample_weight=np.repeat([1.0, weight], 60)) for weight in (0, 1)
-    ]
+    models = [regressor(baselines=True, epochs=3).fit(smiles, labels, np.repeat([1.0, w], 60)) for w in (0, 1)]
     assert len(models[0].model_.calibration.domain.rows) == 60
     without, with_wrong = (np.abs(model.predict(CHAINS) - ATOMS).mean() / ATOMS.mean() for model in models)
     assert without < 0.2 and with_wrong > 0.8

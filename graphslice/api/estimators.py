@@ -207,7 +207,9 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Predict ``float64 [R, K]``, probabilities in the order of ``classes_``; nan for invalid molecules."""
         values, _ = self._predict_with_errors(X)
-        return np.hstack([1 - values, values]) if len(self.classes_) == 2 else values
+        # In float64, since scikit-learn checks the sum of float64 more narrowly than float32 adds up to 1.
+        two = len(self.classes_) == 2
+        return np.hstack([1 - values, values]) if two else values / values.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
         """Predict the most probable class of molecules, ``[R]``; raise InputError (a ValueError) for an invalid one."""

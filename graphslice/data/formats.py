@@ -134,7 +134,7 @@ def read_csv(lines: Iterator[str], file: str, usual: str, rows: int) -> tuple[li
 
 
 def _delimiter_of(lines: list[str], usual: str) -> str:
-    """Return the separator that divides most lines into as many fields as the header, which are most (in doubt the
+    """Return the separator that divides most lines into as many fields as the header, which are most (of several the
     semicolon); else the usual one. A tab is preferred where it is usual, since fewer cells have one."""
 
     def agreement(delimiter: str) -> tuple[bool, bool, int, bool]:

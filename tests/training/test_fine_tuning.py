@@ -256,7 +256,7 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
 def test_molecules_that_the_checkpoint_was_trained_on_are_counted(
     run_directory, demo_csv, demo_rows, tiny_config, tmp_path
 ):
-    """``--init-from`` a run on other rows of the same table; report and model card say so beside the scores."""
+    """``--init-from`` a run on other rows of the same table; report and model card say so with the scores."""
     other = {"train": "test", "test": "train", "valid": "valid"}
     demo_rows.assign(split=demo_rows["split"].map(other)).to_csv(tmp_path / "swapped.csv", index=False)
     known, screen = int((demo_rows["split"] == "train").sum()), io.StringIO()

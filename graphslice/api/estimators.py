@@ -192,7 +192,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         labels = column_or_1d(label_array(y), warn=True)
         if missing := int(pd.isna(labels).sum()):
             raise InputError(f"Input y contains NaN: {missing:,} molecules have no class, leave them out")
-        if labels.dtype == object:  # such as the truths of a column without its empty cells
+        if labels.dtype == object:  # such as booleans of a column without its empty cells
             labels = pd.Series(labels).infer_objects().to_numpy()
         check_classification_targets(labels)
         self.classes_, indices = np.unique(labels, return_inverse=True)

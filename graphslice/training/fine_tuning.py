@@ -44,7 +44,7 @@ _CLIP = 3.0
 _MIN_EXPLAINED_VARIANCE = 0.8
 
 
-def already_learned(config: RunConfig, data: MoleculeData) -> list[str]:
+def leakage_notes(config: RunConfig, data: MoleculeData) -> list[str]:
     """Return notes on what the initial model of a run was trained on: targets of a packaged model, and molecules to be
     scored."""
     if config.origin is None:

@@ -29,7 +29,7 @@ from graphslice.system.processes import is_first_process
 from graphslice.system.threads import single_threaded_torch
 from graphslice.training.data_summary import WITHOUT_LABEL, print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
-from graphslice.training.fine_tuning import already_learned, fit_linear_probe, load_pretrained_weights
+from graphslice.training.fine_tuning import fit_linear_probe, leakage_notes, load_pretrained_weights
 from graphslice.training.loop import Interrupted, TrainingLoop, freeze
 from graphslice.training.module import PropertyModule
 from graphslice.training.resolve import NO_STEP_LIMIT, CompleteConfig, run_steps
@@ -129,7 +129,7 @@ def init_run_directory(
 ) -> None:
     """Create a run directory with everything known before training, and remove a previous run in it; print what the
     initial model was trained on. Raises :class:`InputError` if the directory cannot be written."""
-    dataset, settings, notes = data.dataset, config.to_yaml(), already_learned(config, data)
+    dataset, settings, notes = data.dataset, config.to_yaml(), leakage_notes(config, data)
     for note in notes:
         remark(note, console)
     with file_errors("write", folder):

@@ -26,7 +26,7 @@ function say(text, isError = false) {
 
 // --- input ---------------------------------------------------------------------------------------
 
-// Without a mark, blank lines and Excel's "sep=;" at the begin.
+// Without a byte order mark, blank lines and "sep=;" of Excel at the beginning.
 const text = () => $("text").value.replace(/^(\ufeff|\s*\n|"?sep=[,;\t]"?\n)+/, "");
 
 function readMolecules() {

@@ -167,7 +167,8 @@ class TrainingLoop:
 
     def _step(self, batch: GraphBatch) -> Tensor:
         self.module.zero_grad()  # before the forward pass, since a CUDA graph may overwrite the memory of the gradients
-        torch.compiler.cudagraph_mark_step_begin()
+        if self.fast.compiled:
+            torch.compiler.cudagraph_mark_step_begin()  # loads torch's compiler, which takes a second
         # The dropout mask depends only on seed, step and device, so a resumed run draws the same.
         seed = (self.settings.seed, self.state.step, self.fabric.global_rank)
         torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))

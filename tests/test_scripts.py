@@ -70,14 +70,33 @@ def test_public_tables_have_six_columns_at_most_and_count_their_tasks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "commands"), [("speed", 4), ("train", 3)])
-def test_check_of_a_gpu_runs_dry(part, commands, tmp_path, child_environment):
-    """What it measures on a GPU cannot be tested here, but no command may fail for another reason."""
-    command = [SCRIPTS / "gpu_check.sh", "--dry", part, tmp_path / "record"]
-    subprocess.run(command, check=True, env={**child_environment, "PYTHON": sys.executable}, stdout=subprocess.DEVNULL)
-    lines = [json.loads(line) for line in (tmp_path / "record" / "record.jsonl").read_text().splitlines()]
-    assert [line["exit"] for line in lines if "exit" in line] == [0] * commands, lines
-    figures = [figure for line in lines for figure in line.get("figures", [])]
-    assert figures and not [figure for figure in figures if "failed" in figure["measurement"]]
+def test_check_of_a_gpu_runs_dry(part, commands, tmp_path, child_environment, monkeypatch, cli, capsys):
+    """What it measures on a GPU cannot be tested here, but no command may fail for another reason.
+
+    The script starts a program that writes down its arguments; with them the commands run in this process, faster.
+    """
+    import benchmark
+
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho $* >>{tmp_path}/commands\n")
+    python.chmod(0o755)
+    environment = {**child_environment, "PYTHON": str(python), "TMPDIR": str(tmp_path)}
+    script = [SCRIPTS / "gpu_check.sh", "--dry", part, tmp_path / "record"]
+    subprocess.run(script, check=True, env=environment, stdout=subprocess.DEVNULL)
+    written = (tmp_path / "commands").read_text().splitlines()
+    assert len(written) == commands
+    monkeypatch.chdir(SCRIPTS.parent)
+    for line in written:
+        match line.split():
+            case ["-m", "graphslice", *arguments]:
+                assert cli(*arguments)[0] == 0
+            case ["-m", "pytest", *arguments]:
+                assert all(Path(name).exists() for name in arguments if name.endswith(".py"))
+            case ["scripts/benchmark.py", *arguments]:
+                monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
+                benchmark.main()
+                figures = json.loads(capsys.readouterr().out)["figures"]
+                assert figures and not [figure for figure in figures if "failed" in figure["measurement"]]
 
 
 def test_floors_of_a_step_match_a_count_by_hand():

@@ -57,26 +57,28 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None, data: 
     ``tasks`` of its targets are inferred if they are None."""
     if data is not None:
         return dataset_from_frame(data, config, tasks) if is_frame(data) else dataset_from_pyg(data, config, tasks)
-    if config.valid_file or config.test_file:
-        return _dataset_from_files(config, tasks)
     if config.dataset in OGB_FOLDERS:
         return _dataset_from_ogb(config)
     path = dataset_path(config.dataset)
     if path.name.lower().endswith(STORE_SUFFIX):
         return dataset_from_store(GraphStore.open(path), config, tasks)
+    if config.valid_file or config.test_file:
+        return _dataset_from_files(config, tasks)
     return dataset_from_table(path, config, tasks)
 
 
 def _check_settings(name: str, config: DataConfig, split_values: Sequence[str] = ()) -> None:
     """Raise :class:`InputError` for settings of tables that a dataset of another kind does not have."""
+    for option in ("weight_column", "id_column", "long", "valid_file", "test_file"):
+        if getattr(config, option):
+            raise InputError(f"data.{option} needs a table of molecules, which {name} is not: leave it out")
     check_choice(f"data.level of {name}", config.level, [MOLECULE])
     check_choice(f"data.split of {name}", config.split, [None, *SPLIT_METHODS, *split_values])
 
 
 def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
     """Combine a training table with separate tables of the validation set, the test set, or both."""
-    files = {"valid": config.valid_file, "test": config.test_file}
-    split_files = {split: file for split, file in files.items() if file}
+    split_files = {split: file for split, file in (("valid", config.valid_file), ("test", config.test_file)) if file}
     train_config = replace(config, valid_file=None, test_file=None)
     parts = [dataset_from_table(dataset_path(config.dataset), train_config, tasks)]
     splits = [parts[0].split if parts[0].splits else np.zeros(len(parts[0]), np.int8)]

@@ -109,8 +109,7 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset, out: Path) -> Ru
     refit = _choose_refit(config.trainer, baselines, data, dataset)
     devices = "1" if refit == "on" else config.trainer.devices
     trainer = replace(config.trainer, baselines=baselines, refit=refit, devices=devices)
-    outputs = num_network_outputs(dataset.tasks, config.trainer.loss)
-    width = descriptor_width(config.data.descriptors)
+    outputs, width = num_network_outputs(dataset.tasks, config.trainer.loss), descriptor_width(config.data.descriptors)
     model = replace(config.model, tasks=outputs, descriptors=width, level=dataset.level)
     return replace(config, data=data, model=model, trainer=trainer)
 
@@ -194,17 +193,9 @@ def first_member(config: RunConfig) -> RunConfig:
 
 def _fit_data(data: DataConfig, dataset: LabelledDataset, out: Path) -> DataConfig:
     """Return where the dataset can be loaded again, with all names; paths are absolute."""
-    is_pyg = dataset.name == "pyg"
-    of_tables = {
-        "weight_column": data.weight_column and dataset.all_labels.weights is None,
-        "valid_file": data.valid_file and is_pyg,
-        "test_file": data.test_file and is_pyg,
-    }
-    if option := next((name for name, is_wrong in of_tables.items() if is_wrong), None):
-        raise InputError(f"data.{option} needs a table of molecules, which {dataset.name} is not: leave it out")
     auxiliary = (name for labels in dataset.auxiliary.values() for name in labels.names)
     valid_file, test_file = (file and absolute_dataset(file) for file in (data.valid_file, data.test_file))
-    path = "pyg" if is_pyg else absolute_dataset(data.dataset)
+    path = "pyg" if dataset.name == "pyg" else absolute_dataset(data.dataset)
     if dataset.table is not None:  # a copy of the data frame is saved in the run directory
         path = str(out.resolve() / MOLECULES)
     return replace(

@@ -127,11 +127,12 @@ def open_table(source: Path | Shard, rows: int = 8192) -> Iterator[TableStream]:
                     notes.extend(table.notes)
                     for chunk in table.chunks:
                         schema = schema or chunk.table.schema
-                        if chunk.table.schema != schema:
-                            raise InputError(
-                                f"columns of {file} have other types than those of {files[0].name}: the files of a "
-                                "folder must have the same types"
-                            )
+                        for own, other in zip(chunk.table.schema, schema, strict=True):
+                            if own != other:
+                                raise InputError(
+                                    f"the column {own.name!r} of {file} has another type ({own.type}) than in "
+                                    f"{files[0].name} ({other.type}): the files of a folder must have the same types"
+                                )
                         yield chunk
 
         sizes = [file.stat().st_size for file in files]
@@ -260,7 +261,7 @@ def _open_parquet(path: Path, rows: int, begin: int, end: int | None, stack: Exi
 
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if not _has_suffix(path, READABLE):
-        raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
+        raise InputError(f"{path} is no table: GraphSlice reads {', '.join(READABLE)}")
     notes: list[str] = []
     estimated_rows = split_sheet(path)[0].stat().st_size // 32
     if _has_suffix(path, SDF_SUFFIXES):

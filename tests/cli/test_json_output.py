@@ -89,7 +89,7 @@ def test_error_after_some_rows_completes_the_document(fail, run_directory, tmp_p
         write_table(pa.table({"smiles": ["CCO"] * 3, "n": values}), tmp_path / f"{number}.parquet")
     document = fail("predict", run_directory, tmp_path)
     assert [row["smiles"] for row in document["rows"]] == ["CCO"] * 3
-    assert "other types" in document["error"] and "total" not in document
+    assert "'n' of" in document["error"] and "(int64) than in" in document["error"] and "total" not in document
     document = fail("predict", run_directory, "C[N", "C(")  # no prediction at all
     assert document["rows"][0]["error"] and "no row can be used" in document["error"]
 

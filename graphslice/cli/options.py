@@ -233,9 +233,9 @@ def _base_config(
 def _usual_preset(dataset: object) -> str:
     """Return the preset of a dataset; that of a preprocessed dataset is that of its source."""
     if isinstance(dataset, str) and dataset.lower().endswith(".arrow"):
-        from graphslice.data.store import stored_source  # imports numba
+        from graphslice.data.store import stored_info  # imports numba
 
-        dataset = stored_source(Path(dataset))
+        dataset = getattr(stored_info(Path(dataset)), "source", None)
     return _DEFAULT_PRESETS.get(dataset, "small") if isinstance(dataset, str) else "small"
 
 

@@ -104,10 +104,10 @@ STORE_SUFFIX = ".arrow"
 BATCH_ROWS = 65_536
 
 
-def stored_source(path: Path) -> str | None:
-    """Return the name of the dataset that a store holds, from its metadata alone; None if the file is no store."""
+def stored_info(path: Path) -> StoreInfo | None:
+    """Return the metadata of a store, without a check of its contents; None if the file is no store."""
     with suppress(OSError, KeyError, TypeError, ValueError):
-        return StoreInfo.from_metadata(pa.ipc.open_file(pa.memory_map(str(path))).schema.metadata).source
+        return StoreInfo.from_metadata(pa.ipc.open_file(pa.memory_map(str(path))).schema.metadata)
     return None
 
 
@@ -144,10 +144,8 @@ class GraphStore:
         self._rows = sum(sizes)
         self.data = np.frombuffer(buffer, np.uint8) if buffer.size else np.empty(0, np.uint8)
         self.data.flags.writeable = False  # also that of a store in memory: numba compiles once for both
-        self._shorts, self._ints = (
-            self.data[: buffer.size & ~1].view(np.uint16),
-            self.data[: buffer.size & ~3].view(np.int32),
-        )
+        self._shorts = self.data[: buffer.size & ~1].view(np.uint16)
+        self._ints = self.data[: buffer.size & ~3].view(np.int32)
         starts = [column_starts(batch, buffer) for batch in self.batches]
         self._starts = np.array(starts, np.int64).reshape(-1, NUM_STARTS)
 
@@ -468,10 +466,10 @@ def record_batch(
         columns.append(_order_array(order, StoreInfo.from_metadata(schema.metadata).level, arrays))
     for name, values in (descriptors or {}).items():
         kind = schema.field(descriptor_column(name)).type
-        if pa.types.is_fixed_size_list(kind):
-            columns.append(_fixed_size_lists(values, kind))
-        else:
-            columns.append(number_array(values.astype(np.float32, copy=False)))
+        is_list = pa.types.is_fixed_size_list(kind)
+        columns.append(
+            _fixed_size_lists(values, kind) if is_list else number_array(values.astype(np.float32, copy=False))
+        )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

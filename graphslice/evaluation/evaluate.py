@@ -26,7 +26,7 @@ from graphslice.data.loaders import (
     load_dataset,
 )
 from graphslice.data.splits import TRAIN_AND_VALID, Splits
-from graphslice.data.store import STORE_SUFFIX, GraphStore
+from graphslice.data.store import STORE_SUFFIX, GraphStore, stored_info
 from graphslice.data.tables import Rows, list_array, number_array, open_table, text_array, write_table
 from graphslice.errors import InputError, check_choice, quoted_list
 from graphslice.evaluation.metrics import COVERAGE_LEVEL, add_coverage, coverage, score_rows
@@ -90,9 +90,9 @@ def _load_training_data(
 
 
 def _columns(dataset: str) -> list[str]:
-    """Column names of a dataset if it is a table, else none."""
+    """Column names of a table, or the targets of a preprocessed dataset; none of a built-in dataset."""
     if is_dataset_name(dataset) or dataset.endswith(STORE_SUFFIX):
-        return []
+        return [*getattr(stored_info(Path(dataset)), "targets", ())]
     with open_table(dataset_path(dataset)) as table:
         return list(table.columns)
 

@@ -130,6 +130,12 @@ def test_dataset_with_some_of_the_targets(cli, tmp_path):
         assert code == 0 and _mae(out) == ("all", pytest.approx(result["mae"], abs=1e-5))
         assert ("no labels for" in out) == (len(evaluated) < 4) and ("(lumo)" in out) == (evaluated == ["lumo"])
     assert "has no column 'gap'" in cli("evaluate", "gap", "--dataset", path, "--targets", "gap,homo")[2]
+    some.to_csv(path, index=False)
+    featurize_dataset(DataConfig(str(path), targets="lumo,homo"), GraphConfig(), tmp_path / "t.arrow", workers=1)
+    of_store, of_table, named = (
+        cli("evaluate", "gap", *data, "--json") for data in ([tmp_path / "t.arrow"], [path], ["--dataset", path])
+    )  # the file may also follow the model
+    assert of_table == named and of_store[1].replace("t.arrow", "t.csv") == named[1] and named[0] == of_store[0] == 0
 
 
 def test_labels_that_cannot_be_read_are_reported(cli, tmp_path):
@@ -245,8 +251,3 @@ def test_names_of_the_model_in_other_places_are_rejected(make_predictor, demo_ro
     dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="b,a2"))
     with pytest.raises(InputError, match="name a column for each of 'a', 'b', in this order, or some of these"):
         align_targets(predictor, dataset, "b,a2")
-
-
-def test_the_table_may_follow_the_run(cli, run_directory, demo_csv):
-    named = cli("evaluate", run_directory, "--dataset", demo_csv, "--json")
-    assert cli("evaluate", run_directory, demo_csv, "--json") == named and named[0] == 0

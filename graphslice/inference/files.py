@@ -85,6 +85,8 @@ def predict_file(
     InputError: the input cannot be read, the output cannot be written, or a column is missing or in the way.
     """
     source = Path(source) if isinstance(source, str) else source
+    if isinstance(source, Shard) and source.end is None:
+        source = source.file
     out = Path(out) if isinstance(out, str) else out
     options: dict[str, Any] = {"interval": interval, "nearest": nearest}
     predictor.check_calibrated(**options)

@@ -24,6 +24,7 @@ from graphslice.data.store import GraphStore, StoreInfo, record_batch
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
+from graphslice.inference.shards import predict_shards
 
 
 def test_output_has_the_input_columns_and_predictions(predictor, tmp_path):
@@ -140,9 +141,8 @@ def test_preprocessed_rows_keep_their_reasons_if_the_molecules_are_parsed_again(
     featurize_dataset(data, GraphConfig(), tmp_path / "in.arrow", workers=1)
     for again in (False, True):
         monkeypatch.setattr(type(predictor), "can_read", lambda *store, again=again: not again)
-        predict_file(predictor, tmp_path / "in.arrow", tmp_path / "out.csv", overwrite=again)
-        errors = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)["error"].tolist()
-        assert errors == [
+        predict_shards(predictor, tmp_path / "in.arrow", tmp_path / f"out{again}")
+        assert pd.read_parquet(tmp_path / f"out{again}")["error"].fillna("").tolist() == [
             "",
             "3 fields where the header has 2 (line 3 of t.csv)",
             "not a valid SMILES: syntax error at character 2",

@@ -44,21 +44,16 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.data.preprocess import featurize_dataset
 
     names = ("dataset", "root", "smiles_column", "decimal", "targets", "features", "split")
-    data = DataConfig(**{name: options[name] for name in names})
+    data, notes = DataConfig(**{name: options[name] for name in names}), list[str]()
     with file_progress("featurizing", Path(options.dataset)) as advance:
         graph = GraphConfig(**options.graph.as_dict())
         graph = graph if options.standardize is None else replace(graph, standardize=options.standardize)
-        store = featurize_dataset(
-            data,
-            graph,
-            options.out,
-            workers=options.workers,
-            engine=options.engine,
-            overwrite=options.overwrite,
-            progress=advance,
-        )
+        given = {name: options[name] for name in ("workers", "engine", "overwrite")}
+        store = featurize_dataset(data, graph, options.out, **given, progress=advance, note=notes.append)
     rows, failed, size = len(store), len(store.unusable_rows()), Path(options.out).stat().st_size
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
+    for note in notes:
+        remark(note)
     if failed:
         remark(f"{failed:,} of {rows:,} rows are not usable: see the reasons in column 'error'", kind="warning")
-    return {"out": options.out, "rows": rows, "failed": failed, "bytes": size}
+    return {"out": options.out, "rows": rows, "failed": failed, "bytes": size, "notes": notes}

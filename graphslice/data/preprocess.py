@@ -27,7 +27,7 @@ from graphslice.data.loaders import dataset_path, load_dataset
 from graphslice.data.ogb import OGB_FOLDERS
 from graphslice.data.rows import labelled_rows, parse_chunk
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, graph_settings, record_batch
-from graphslice.data.tables import Shard, list_shards, open_table
+from graphslice.data.tables import Rows, Shard, list_shards, open_table
 from graphslice.data.targets import infer_tasks
 from graphslice.errors import InputError, check_new, check_suffix, file_errors
 from graphslice.system.files import atomic_write
@@ -203,8 +203,9 @@ def featurize_dataset(
     engine: str = "local",
     overwrite: bool = False,
     progress: Progress = no_progress,
+    note: Callable[[str], object] = lambda text: None,  # called with remarks on how a table was read
 ) -> GraphStore:
-    """Preprocess a dataset, streaming tables; labelled ones are read twice, since the first pass infers the tasks. With
+    """Preprocess a dataset, streaming tables, which are read twice, since the first pass infers the tasks. With
     ``engine="ray"`` every machine must be able to read the files; an interrupted Ray run starts over."""
     out = Path(out)
     check_suffix(out, [STORE_SUFFIX])
@@ -217,8 +218,10 @@ def featurize_dataset(
     path = dataset_path(data.dataset)
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
-        chunks = (plain_numbers(rows, data.decimal) for rows in table.chunks)
+        chunks = (_with_parsed_features(plain_numbers(rows, data.decimal), columns) for rows in table.chunks)
         tasks = infer_tasks(chunks, columns.targets, data, str(path), columns.smiles)
+    for text in (*table.notes, *columns.notes()):
+        note(text)
     columns = replace(columns, tasks=tuple(tasks))
     info = replace(info, targets=tuple(columns.targets), tasks=tuple(task for task in tasks if task.classes))
     if engine == "ray":
@@ -228,6 +231,11 @@ def featurize_dataset(
         tables = map_on_cluster(shards, _shard_featurizer, (columns, info), workers=workers)
         return build_store_from_tables(out, tables, info, progress)
     return build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
+
+
+def _with_parsed_features(rows: Rows, columns: TableColumns) -> Rows:
+    columns.parse_features(rows)  # for the notes
+    return rows
 
 
 def _shard_featurizer(shared: tuple[TableColumns, StoreInfo]) -> Callable[[Shard], pa.Table]:

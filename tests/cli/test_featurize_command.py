@@ -30,13 +30,15 @@ def test_featurize_a_file(demo_store, demo_rows, cli, demo_csv, tmp_path):
 
 
 def test_featurize_bad_rows(cli, tmp_path):
-    (tmp_path / "t.csv").write_text("smiles,y\nCCO,1\noops,2\nCCN,high\nCCC,\nCCO,1,2\n")
-    code, out, err = cli("featurize", tmp_path / "t.csv", "--targets", "y", "-o", tmp_path / "s.arrow")
+    (tmp_path / "t.csv").write_bytes("smiles,y,t\nCCO,1,5 °C\noops,2,\nCCN,high,\nCCC,,\nCCO,1\n".encode("cp1252"))
+    code, out, err = cli("featurize", tmp_path / "t.csv", "--targets=y", "--features=t", "-o", tmp_path / "s.arrow")
     assert code == 0 and "5 rows" in out
-    assert err == "warning: 3 of 5 rows are not usable: see the reasons in column 'error'\n"
+    encoding, feature, unusable = err.splitlines()
+    assert "is read as Windows-1252" in encoding and "not numbers, the first is '5 °C' in row 1" in feature
+    assert unusable == "warning: 3 of 5 rows are not usable: see the reasons in column 'error'"
     errors = pd.read_feather(tmp_path / "s.arrow")["error"]
     assert errors.notna().tolist() == [False, True, True, False, True] and "'high'" in errors[2]
-    assert errors[4] == "3 fields where the header has 2 (line 6 of t.csv)"
+    assert errors[4] == "2 fields where the header has 3 (line 6 of t.csv)"
 
 
 def test_featurize_replaces_nothing_unasked(cli, demo_csv, tmp_path):

@@ -28,7 +28,7 @@ from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, atom_bond_c
 from graphslice.data.tables import number_array, open_table, reject_other_atom_order, text_array
 from graphslice.data.targets import infer_level, list_cells
 from graphslice.errors import InputError, nearest
-from graphslice.tasks import BINARY, Task
+from graphslice.tasks import BINARY, Task, is_bounded
 
 # Percent of families in the validation and in the test set.
 _VALID, _TEST = 2, 5
@@ -44,7 +44,7 @@ class Corpus:
     store: GraphStore  # preprocessed molecules with targets and splits
     rows: int  # number of rows in the input files
     unreadable: int  # number of rows without a valid molecule
-    unlabelled: int  # number of rows with labels that are not numbers, or lists of the wrong length or order
+    unlabelled: int  # number of rows with labels that are bounds, no numbers, or lists of the wrong length or order
     left_out: int  # number of molecules that were excluded
     targets: PretrainingTargets  # computed targets
     own: list[str]  # names of the molecule-level targets read from the files
@@ -64,8 +64,9 @@ def build_corpus(
     """Build and write a pretraining corpus from files of molecules; an :class:`InputError` leaves nothing written. The
     split of a family of molecules is determined by its hash, so it does not change when molecules are added. ``labels``
     are columns, each in at least one of the files, that are further targets: numbers are molecule-level labels,
-    averaged over the rows of a molecule; lists are atom- or bond-level labels, depending on their length, of which the
-    first of a molecule is used. All members of the families of the files ``without`` are excluded."""
+    averaged over the rows of a molecule (0 and 1 must agree); lists are atom- or bond-level labels, depending on their
+    length, of which the first of a molecule is used. All members of the families of the files ``without`` are
+    excluded."""
     levels = levels_of_lists(tables, labels, smiles_column)
     list_names = {level: tuple(n for n in labels if levels.get(n) == level) for level in dict.fromkeys(levels.values())}
     molecule_labels = [name for name in labels if name not in levels]
@@ -81,6 +82,8 @@ def build_corpus(
     split = split_by_hash(molecule_keys(store, chosen).family)
     molecule = molecule_of_row[store_rows]
     own = group_means(rows.targets[molecule >= 0], molecule[molecule >= 0], len(chosen))
+    is_binary = (np.isin(rows.targets, (0, 1)) | np.isnan(rows.targets)).all(axis=0)
+    own[is_binary & (own % 1 != 0)] = np.nan  # the rows of the molecule contradict each other
     _check_labelled(own, molecule_labels)
     training = chosen[split == SPLITS.index("train")]
     targets = choose_targets(store, random_subset(training, _MAX_SAMPLE), labels)
@@ -139,10 +142,8 @@ def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
 def split_by_hash(family: np.ndarray) -> np.ndarray:
     """Return the splits of molecules by their family hash ``uint64 [G]``: indices of ``SPLITS``, ``int8 [G]``."""
     percentile = ((family * _HASH_MULTIPLIER) >> np.uint64(32)) % np.uint64(100)
-    split = np.full(len(family), SPLITS.index("train"), np.int8)
-    split[percentile < _VALID + _TEST] = SPLITS.index("test")
-    split[percentile < _VALID] = SPLITS.index("valid")
-    return split
+    valid, test, train = map(SPLITS.index, ("valid", "test", "train"))
+    return np.select([percentile < _VALID, percentile < _VALID + _TEST], [valid, test], train).astype(np.int8)
 
 
 def levels_of_lists(tables: Sequence[Path], names: Sequence[str], smiles_column: str | None) -> dict[str, str]:
@@ -188,7 +189,9 @@ def _read_rows(
                 found = found.without(np.arange(len(chunk)))
             values = np.full((len(found.values), len(labels)), np.nan)
             values[:, [list(labels).index(name) for name in present]] = found.values
-            chunks.append(replace(chunk, all_labels=replace(found, values=values)))
+            bounded = [] if found.bounds is None else np.flatnonzero(is_bounded(found.bounds).any(axis=1)).tolist()
+            faults = chunk.faults | dict.fromkeys(bounded, "a label is a bound")
+            chunks.append(replace(chunk, all_labels=replace(found, values=values, bounds=None), faults=faults))
     for name in labels:
         if not known[name]:
             raise InputError(f"no input file has a column {name!r}{nearest(name, known.keys() - {*labels})}")

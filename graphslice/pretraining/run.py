@@ -100,7 +100,7 @@ def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunCo
 def _describe(console: Console, corpus: Corpus) -> None:
     regression = sum(not task.classes for task in corpus.targets.tasks)
     binary = len(corpus.targets.tasks) - regression
-    invalid = f"; {corpus.unlabelled:,} rows with invalid labels" if corpus.unlabelled else ""
+    invalid = f"; {corpus.unlabelled:,} rows with labels that cannot be used" if corpus.unlabelled else ""
     targets = [
         f"{regression} regression and {binary} binary targets from RDKit descriptors and fingerprints",
         *corpus.own,

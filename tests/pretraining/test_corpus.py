@@ -76,8 +76,7 @@ def test_mostly_constant_descriptors_become_binary_targets(corpus):
         else:
             assert np.abs(values).max() <= 5 and np.isnan(corpus.targets.scale[t]) == bool(task.classes)
         assert task.name == [name for kind in DESCRIPTOR_KINDS for name in DESCRIPTORS[kind].names][column]
-    kinds = {task.kind for task in corpus.targets.tasks}
-    assert kinds == {"regression", "binary"}
+    assert {task.kind for task in corpus.targets.tasks} == {"regression", "binary"}
     assert len(corpus.store.info.tasks) == sum(bool(task.classes) for task in corpus.targets.tasks)
 
 
@@ -92,8 +91,7 @@ def test_family_is_in_one_split_independent_of_other_molecules(corpus, tables, t
 
 
 def test_excluded_molecules(tables, demo_smiles, tmp_path):
-    salts = pd.DataFrame({"smiles": [f"{text}.Cl" for text in demo_smiles[:40]]})
-    salts.to_csv(tmp_path / "test.csv", index=False)
+    pd.DataFrame({"smiles": [f"{text}.Cl" for text in demo_smiles[:40]]}).to_csv(tmp_path / "test.csv", index=False)
     made = build_corpus(tmp_path / "rest.arrow", tables[0][:1], GRAPH, without=[tmp_path / "test.csv"])
     assert made.left_out >= 40 and len(made.store) == 300 - made.left_out
     with pytest.raises(InputError, match="too few molecules"):
@@ -124,26 +122,17 @@ def test_unusable_tables_are_rejected(text, labels, message, tmp_path):
     assert not (tmp_path / "x.arrow").exists()
 
 
-def degrees(mol: Chem.Mol) -> list[int]:
-    return [atom.GetDegree() for atom in mol.GetAtoms()]
-
-
-def orders(mol: Chem.Mol) -> list[float]:
-    return [bond.GetBondTypeAsDouble() for bond in mol.GetBonds()]
-
-
 @pytest.fixture(scope="module")
 def with_lists(demo_smiles, tmp_path_factory):
     """Half of the molecules have lists, in the atom order of another SMILES than in the first file."""
     folder = tmp_path_factory.mktemp("lists")
     texts = [Chem.MolToSmiles(Chem.MolFromSmiles(text), doRandom=True) for text in demo_smiles[:80]]
     mols = [Chem.MolFromSmiles(text) for text in texts[::2]]
-    frame = pd.DataFrame(
-        {"smiles": texts[::2], "degree": map(str, map(degrees, mols)), "order": map(str, map(orders, mols))}
-    )
+    degrees = [str([atom.GetDegree() for atom in mol.GetAtoms()]) for mol in mols]
+    orders = [str([bond.GetBondTypeAsDouble() for bond in mol.GetBonds()]) for mol in mols]
+    frame = pd.DataFrame({"smiles": texts[::2], "degree": degrees, "order": orders, "note": "x"})
     frame.loc[1, "degree"] = "[1, 2]"
     frame.loc[2, "order"] = "oops"
-    frame["note"] = "x"
     pd.DataFrame({"smiles": demo_smiles[:80], "gap": 1.0}).to_csv(folder / "a.csv", index=False)
     frame.to_csv(folder / "b.csv", index=False)
     return [folder / "a.csv", folder / "b.csv"]
@@ -179,8 +168,14 @@ def test_lists_are_found_far_down_a_file(tmp_path):
         assert (made.store.atom_bond_labels("atom").counts > 0).sum() == 61
 
 
-def test_label_may_have_the_name_of_a_descriptor(demo_smiles, tmp_path):
-    pd.DataFrame({"smiles": demo_smiles[:60], "MolWt": 5.0}).to_csv(tmp_path / "t.csv", index=False)
-    made = build_corpus(tmp_path / "x.arrow", [tmp_path / "t.csv"], GRAPH, labels=["MolWt"])
-    assert made.store.info.targets.count("MolWt") == 1 and (made.store.targets[:, 0] == 5).all()
+def test_labels_of_several_files(demo_smiles, tmp_path):
+    """A label may have the name of a descriptor; bounds are counted; contradicting classes are unknown."""
+    again = Chem.MolToSmiles(Chem.MolFromSmiles(demo_smiles[0]), doRandom=True)
+    pd.DataFrame({"smiles": demo_smiles[:60], "MolWt": [">5", *[5.0] * 59]}).to_csv(tmp_path / "t.csv", index=False)
+    active = {"smiles": [*demo_smiles[:60], again], "active": [0, 1] * 30 + [1]}
+    pd.DataFrame(active).to_csv(tmp_path / "u.csv", index=False)
+    tables = [tmp_path / "t.csv", tmp_path / "u.csv"]
+    made = build_corpus(tmp_path / "x.arrow", tables, GRAPH, labels=["MolWt", "active"])
+    assert made.store.info.targets.count("MolWt") == 1 and (made.store.targets[1:, 0] == 5).all()
     assert "ExactMolWt" in [task.name for task in made.targets.tasks]
+    assert made.unlabelled == 1 and np.isnan(made.store.targets[0, :2]).all()

@@ -8,13 +8,10 @@ import os
 import reprlib
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-# Longer texts are not compared with known names.
-_LONGEST_NAME = 1_000
 # Names are similar if this share of their letters agrees in order, as in two of the three letters of "yy" and "y".
 _SIMILAR = 0.65
 
@@ -34,28 +31,13 @@ class NoSmilesColumnError(InputError):
     """A table has no column that is known to hold the SMILES."""
 
 
-class _Shortened(reprlib.Repr):
-    """A ``repr`` of bounded length that reads only the part of a value that it shows."""
-
-    def repr_instance(self, x: Any, level: int) -> str:
-        """Show only the type of other collections, whose ``repr`` is not bounded."""
-        return f"<{type(x).__name__}>" if isinstance(x, Collection) else super().repr_instance(x, level)
-
-    def repr_int(self, x: int, level: int) -> str:
-        """Avoid the error that Python raises for integers of several thousand digits."""
-        return super().repr_int(x, level) if x.bit_length() < 10_000 else "<a number of thousands of digits>"
-
-
-_SHORTENED = _Shortened()
+_SHORTENED = reprlib.Repr()
 _SHORTENED.maxlevel, _SHORTENED.maxstring, _SHORTENED.maxother, _SHORTENED.maxlong = 2, 80, 80, 40
 _SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxdict = _SHORTENED.maxset = 4
 
 
 def shown(value: object) -> str:
-    """Return the ``repr`` of a user's value for a message, shortened if it is long.
-
-    Its length and the time are bounded, also for nested lists that contain one another many times.
-    """
+    """Return the ``repr`` of a user's value for a message, shortened if it is long."""
     return _SHORTENED.repr(value)
 
 
@@ -146,7 +128,7 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
         known: known names.
         quote: formats the suggestion.
     """
-    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+    if not isinstance(name, str):
         return ""
     wanted, folded = name.casefold(), {one.casefold(): one for one in reversed(list(known))}
     match = [one for one in folded if wanted and wanted in one]

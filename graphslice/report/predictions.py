@@ -1,4 +1,4 @@
-"""Predictions of a run for the molecules of the test set, their errors, and similarity to the training set.
+"""Predictions that a run wrote for the molecules of its test set, their errors, and similarity to the training set.
 
 Without test labels the validation set takes its place. The error of a molecule is one number for any set of targets.
 Labels ``true`` are ``float64 [R, T]`` for R molecules and T tasks, nan where unknown, and class indices for
@@ -14,16 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from graphslice.calibration import Calibration
 from graphslice.calibration.domain import DOMAIN_BITS, ApplicabilityDomain
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import pluralize
-from graphslice.evaluation.evaluate import predict_held_out, rows_in_split
 from graphslice.evaluation.format_scores import plain
 from graphslice.evaluation.metrics import COVERAGE_LEVEL
 from graphslice.inference.predictions import is_sure
-from graphslice.inference.predictor import Predictor, nearest_training_molecules
+from graphslice.inference.predictor import nearest_training_molecules
 from graphslice.report.drawing import draw_molecule
 from graphslice.report.figures import (
     Card,
@@ -39,12 +37,12 @@ from graphslice.report.figures import (
 from graphslice.report.load_run import Run
 from graphslice.report.sections import MAX_TARGETS, label_text
 from graphslice.runs.ensemble import read_calibration
-from graphslice.runs.run_files import OUT_OF_FOLD, read_splits
+from graphslice.runs.run_files import OUT_OF_FOLD, TEST_PREDICTIONS, VALID_PREDICTIONS, read_splits
 from graphslice.tasks import BINARY, REGRESSION, Task, describe_class, each_target, output_slices, prediction_columns
 
-# Maximum number of molecules of a split to predict; of a larger split, a random sample is used.
-_MAX_PREDICTED = 5_000
-_MAX_WORST, _MAX_SCAFFOLDS = 20, 12
+# Maximum number of molecules of a split that are shown; of a larger split, a random sample.
+_MAX_SHOWN = 5_000
+_MAX_WORST = 20
 
 
 @dataclass(frozen=True)
@@ -56,28 +54,8 @@ class SplitPredictions:
     num_labelled: int  # of the split, of which R were sampled at random
 
 
-def predict_split(
-    predictors: Sequence[Predictor],
-    calibration: Calibration | None,  # of the averaged predictions
-    splits: Sequence[Splits],
-    split: str,
-    data: MoleculeData,
-) -> SplitPredictions | None:
-    """Predict the molecules of a split, each with the models that have it in their split, and average; None if no
-    molecule of the split has a label."""
-    rows = rows_in_split(splits, split)
-    rows = rows[~np.isnan(data.dataset.targets[rows]).all(axis=1)]
-    if not len(rows):
-        return None
-    sample = random_subset(rows, _MAX_PREDICTED)
-    mean, _ = predict_held_out(predictors, splits, split, data.store, sample)
-    values = mean if calibration is None else calibration.probabilities(mean, data.dataset.tasks)
-    return SplitPredictions(sample, values, len(rows))
-
-
-def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | None:
-    """Read the out-of-fold predictions of a cross-validation run; None if the file is missing or no row has a label."""
-    path = folder / OUT_OF_FOLD
+def read_predictions(path: Path, data: MoleculeData) -> SplitPredictions | None:
+    """Read the predictions of a split that the run wrote; None if there is no such file or no row has a label."""
     if not path.is_file():
         return None
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -86,7 +64,7 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
     rows = np.array(sorted(row for row in lines if labelled[row]), np.int64)
     if not len(rows):
         return None
-    sample = random_subset(rows, _MAX_PREDICTED)
+    sample = random_subset(rows, _MAX_SHOWN)
     first = lines[int(sample[0])]
     names = [f"{name}_pred" if f"{name}_pred" in first else name for name in prediction_columns(data.dataset.tasks)]
     values = np.array([[float(lines[row][name]) for name in names] for row in sample.tolist()], np.float32)
@@ -126,31 +104,20 @@ def prediction_sections(run: Run) -> list[Section]:
     """Build the sections that need predictions; none if the molecules cannot be read."""
     if run.data is None:
         return []
-    splits = [read_splits(folder) or run.data.splits for folder in run.models]
-    for split in ("test", "valid"):
-        predictions = _read_predictions(run, splits, split)
-        if predictions is not None:
-            break
-    else:
-        text = "No test or validation molecule has a label, so predictions cannot be evaluated."
+    files = {"test": OUT_OF_FOLD if run.folds else TEST_PREDICTIONS}
+    files["valid"] = OUT_OF_FOLD if run.held_out_folds else VALID_PREDICTIONS
+    read = ((split, read_predictions(run.folder / file, run.data)) for split, file in files.items())
+    split, predictions = next((found for found in read if found[1] is not None), ("", None))
+    if predictions is None:
+        text = "There is no file with predictions of labelled test or validation molecules."
         return [Section("predictions", "Predicted against true", [Text(text)])]
     evaluated = _evaluate(run, split, predictions)
     sections = [_predictions(run, evaluated, split)]
     if not (run.held_out_folds and split == "valid"):  # those are training molecules
+        splits = [read_splits(folder) or run.data.splits for folder in run.models]
         near = nearest_training(run, predictions.rows, splits, split)
         sections += [_error_analysis(run, evaluated, near[0]), _worst_molecules(run, evaluated, *near)]
     return sections
-
-
-def _read_predictions(run: Run, splits: Sequence[Splits], split: str) -> SplitPredictions | None:
-    of_folds = run.folds and split == "test" and run.config.data.folds_and_repeats[1] == 1
-    if of_folds or (run.held_out_folds and split == "valid"):
-        predictions = read_out_of_fold(run.folder, run.molecules)
-        if predictions is not None:
-            return predictions
-    predictors = [Predictor(checkpoint, run.config.trainer.inference_device) for checkpoint in run.checkpoints]
-    calibration = read_calibration(run.folder, run.checkpoints)
-    return predict_split(predictors, calibration, splits, split, run.molecules)
 
 
 def _evaluate(run: Run, split: str, predictions: SplitPredictions) -> EvaluatedSplit:

@@ -48,12 +48,12 @@ START_FILE = "start.json"
 RUNS = Path("runs")
 #: Rows that cannot be used, and the report.
 REJECTED, REPORT = "rejected.csv", "report.html"
-#: Predictions of the test set, and out-of-fold predictions.
-TEST_PREDICTIONS, OUT_OF_FOLD = "test_predictions.csv", "out_of_fold.csv"
+#: Predictions of the validation set, of the test set, and out-of-fold predictions, which replace one of them.
+VALID_PREDICTIONS, TEST_PREDICTIONS, OUT_OF_FOLD = "valid_predictions.csv", "test_predictions.csv", "out_of_fold.csv"
 #: Files of a run in addition to its checkpoints and configuration.
 RUN_FILES = (
-    *(METRICS, TRAINING, SPLIT_FILE, REJECTED, TEST_PREDICTIONS, OUT_OF_FOLD, START_FILE, REPORT),
-    *(MOLECULES, CORPUS, ENSEMBLE_CALIBRATION),
+    *(METRICS, TRAINING, SPLIT_FILE, REJECTED, START_FILE, REPORT, VALID_PREDICTIONS),
+    *(TEST_PREDICTIONS, OUT_OF_FOLD, MOLECULES, CORPUS, ENSEMBLE_CALIBRATION),
 )
 
 _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)

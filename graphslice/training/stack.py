@@ -29,7 +29,7 @@ from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS, add_coverage,
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import add_to_checkpoint, read_checkpoint, save_ensemble_calibration
-from graphslice.runs.run_files import BEST, OUT_OF_FOLD, TEST_PREDICTIONS, write_metrics
+from graphslice.runs.run_files import BEST, OUT_OF_FOLD, TEST_PREDICTIONS, VALID_PREDICTIONS, write_metrics
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
     NAMES,
@@ -252,8 +252,7 @@ def evaluate_split(
     metric: str,
     console: Console,
     calibration: Calibration,
-    *,
-    file: str | None = None,
+    file: str,
     title: str = "",  # in place of the name of the split
 ) -> dict:
     """Score, print and write (to ``file``) the predictions of a split; raises :class:`InputError` if training diverged.
@@ -278,8 +277,7 @@ def evaluate_split(
         add_coverage(scores, covered, calibration)
         for line in describe_coverage(split, scores):
             result(line, console)
-    if file is not None:
-        write_predictions(folder / file, dataset, rows, predicted, data.store)
+    write_predictions(folder / file, dataset, rows, predicted, data.store)
     return scores
 
 
@@ -307,13 +305,13 @@ def evaluate_run(
     known = dataset.all_labels.known()
     if known[valid].any():
         arguments = (folder, data, "valid", valid, as_predictions(dataset, valid, predictions), metric, console)
-        file, title = (None, "") if len(data.splits["valid"]) else (OUT_OF_FOLD, _folds_title(data))
-        metrics["valid"] = evaluate_split(*arguments, calibration, file=file, title=title)
+        file, title = (VALID_PREDICTIONS, "") if len(data.splits["valid"]) else (OUT_OF_FOLD, _folds_title(data))
+        metrics["valid"] = evaluate_split(*arguments, calibration, file, title)
     test = data.splits.get("test", np.empty(0, np.int64))
     if known[test].any():
         predicted = predictor.predict_store_rows(data.store, test, interval=COVERAGE_LEVEL)
         arguments = (folder, data, "test", test, predicted, metric, console)
-        metrics["test"] = evaluate_split(*arguments, calibration, file=TEST_PREDICTIONS)
+        metrics["test"] = evaluate_split(*arguments, calibration, TEST_PREDICTIONS)
     if baselines is not None:
         metrics["baselines"] = baselines
     if (origin := predictor.config.origin) is not None:

@@ -228,14 +228,15 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         if not dataset.all_labels.known()[rows].any():
             continue
         mean, _ = predict_held_out(models, splits, split, data.store, rows)
-        predicted, file = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks)), None
+        predicted = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks))
+        file = run_files.VALID_PREDICTIONS
         if split == "test":
             file = run_files.OUT_OF_FOLD if data_config.is_cross_validation else run_files.TEST_PREDICTIONS
         if file == run_files.TEST_PREDICTIONS:
             ensemble = Predictor(checkpoints, device, calibration=calibration)
             with_intervals = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
             predicted = replace(with_intervals, values=predicted.values)
-        metrics[split] = evaluate_split(out, data, split, rows, predicted, metric, console, calibration, file=file)
+        metrics[split] = evaluate_split(out, data, split, rows, predicted, metric, console, calibration, file)
         if file == run_files.OUT_OF_FOLD:
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
             remark(note, console)

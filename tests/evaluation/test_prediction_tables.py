@@ -42,6 +42,16 @@ def test_test_predictions_have_identifiers_labels_and_intervals(mixed_run):
             assert found[name].fillna("").tolist() == expected[name].tolist()
 
 
+def test_validation_predictions_are_those_of_the_model(mixed_run):
+    folder, table = mixed_run
+    found = pd.read_csv(folder / "valid_predictions.csv")
+    rows = read_splits(folder)["valid"]
+    assert found["row"].tolist() == (rows + 1).tolist()
+    expected = gs.load(folder, "cpu").predict(table["smiles"][rows], details=True).to_frame()
+    for name in ("gap_ev_pred", "active_prob_yes"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
 def test_evaluate_writes_the_predictions_of_the_run(mixed_run, cli, tmp_path):
     folder, _ = mixed_run
     out = tmp_path / "p.csv"

@@ -148,7 +148,7 @@ def test_pyg_graphs_are_reported_without_drawings(tiny_config, demo_rows, tmp_pa
 def test_large_split_is_sampled(run_copy, monkeypatch):
     from graphslice.report import predictions
 
-    monkeypatch.setattr(predictions, "_MAX_PREDICTED", 4)
+    monkeypatch.setattr(predictions, "_MAX_SHOWN", 4)
     page = check_page(write_report(run_copy))
     assert "A random sample of 4 of 6 test molecules is shown." in page.words
     assert any("n = 4, MAE" in svg for svg in page.images.values())

@@ -29,7 +29,7 @@ from graphslice.training.data_summary import data_warnings, outlier_notes, outli
 from graphslice.training.resolve import resolve
 
 FILES = {"model.safetensors", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
-FILES |= {"start.json", "test_predictions.csv", "logs"}
+FILES |= {"start.json", "test_predictions.csv", "valid_predictions.csv", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 

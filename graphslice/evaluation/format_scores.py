@@ -42,14 +42,6 @@ def plain(value: float, digits: int = 4) -> str:
     return _format_like(f"{value:.{digits}g}", value)
 
 
-def with_std(value: float, std: float) -> str:
-    """Format a value and its standard deviation (two significant digits), both with the same number of decimals."""
-    if not (math.isfinite(std) and std > 0 and 1e-4 < abs(value) < 1e6):
-        return number(value)
-    places = min(6, max(0, 1 - math.floor(math.log10(std))))
-    return f"{value:,.{places}f} ± {std:,.{places}f}".replace("-", MINUS)
-
-
 def score_text(value: float, decimals: int = 4, scale: float | None = None, sign: str = "") -> str:
     """Format a score with decimals; with significant digits, one fewer, if it or the ``scale`` of all is small."""
     is_small = 0 < abs(value if scale is None else scale) < 0.01

@@ -21,9 +21,9 @@ from graphslice.evaluation.format_scores import (
     describe_covered,
     describe_width,
     label_noun,
+    mean_and_std,
     number,
     plain,
-    with_std,
 )
 from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS, prediction_count
 from graphslice.report.figures import Code, Figure, Figures, Heading, Part, Section, Table, Text, learning_curves
@@ -366,7 +366,7 @@ def _mean(metric: str, values: list[float | None]) -> str:
     if not known:
         return NONE
     if len(known) > 1:
-        return with_std(float(np.mean(known)), float(np.std(known, ddof=1)))
+        return mean_and_std(known, 3).replace("-", MINUS)
     return _value(metric, known[0])
 
 

@@ -317,15 +317,6 @@ class Cards:
 
 
 @dataclass(frozen=True)
-class Code:
-    """Preformatted text that one click selects; it is collapsed if it has a summary."""
-
-    text: str
-    label: str
-    summary: str = ""
-
-
-@dataclass(frozen=True)
 class Heading:
     """Title of a subsection."""
 
@@ -333,7 +324,7 @@ class Heading:
 
 
 #: Elements of a section; the template has a branch for the name of each.
-Part: TypeAlias = Text | Figures | Table | Cards | Code | Heading
+Part: TypeAlias = Text | Figures | Table | Cards | Heading
 
 
 @dataclass

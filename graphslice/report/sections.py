@@ -26,7 +26,7 @@ from graphslice.evaluation.format_scores import (
     plain,
 )
 from graphslice.evaluation.metrics import COVERAGE_LEVEL, METRICS, prediction_count
-from graphslice.report.figures import Code, Figure, Figures, Heading, Part, Section, Table, Text, learning_curves
+from graphslice.report.figures import Figure, Figures, Heading, Part, Section, Table, Text, learning_curves
 from graphslice.report.load_run import Run, read_curve
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.runs.run_files import REJECTED, is_finished, read_metrics, read_splits
@@ -236,13 +236,6 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def how_to_repeat(run: Run) -> list[Code]:
-    """Return the command that started the run, unless it was started from Python, and the configuration."""
-    settings = Code(run.config.to_yaml(), "configuration of this run", "config.yaml: every setting of this run")
-    command = run.start.get("command")
-    return [Code(command, "command that started this run"), settings] if command else [settings]
 
 
 def scores_section(run: Run) -> Section:

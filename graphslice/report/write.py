@@ -77,7 +77,8 @@ def page(run: Run) -> str:
         headlines=sections.headlines(run),
         more_targets=max(0, len(targets) - sections.MAX_TARGETS),
         facts=sections.facts(run),
-        codes=sections.how_to_repeat(run),
+        command=run.start.get("command"),  # none if it was started from Python
+        settings=run.config.to_yaml(),
         sections=[*of_run, *prediction_sections(run)],
         version=__version__,
     )

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.splits import random_subset
 from graphslice.errors import InputError, quoted_list
 from graphslice.inference.predictor import IDENTICAL_SIMILARITY, nearest_training_molecules
-from graphslice.inference.torch_networks import for_each_batch
+from graphslice.inference.torch_networks import TorchNetworks
 from graphslice.nn import GraphTransformer
 from graphslice.runs.checkpoint import Checkpoint, read_checkpoint
 from graphslice.system.machine import is_packaged_model
 from graphslice.tasks import REGRESSION, Task, each_target
+from graphslice.training.module import PropertyModule
 
 #: Settings of the model in which a run may differ from the checkpoint that it starts from.
 NO_ARCHITECTURE = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
@@ -150,9 +150,10 @@ def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:
     ]
 
 
-def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
+def fit_linear_probe(module: PropertyModule, data: MoleculeData) -> bool:
     """Fit a linear probe: the output layer by ridge regression on the training embeddings; True if any was fitted. The
     penalty of each output is chosen on the validation set, or else on a tenth of the training set."""
+    model = module.model
     config, head = model.config, model.head
     if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
         return False
@@ -161,7 +162,8 @@ def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
         splits["valid"] = random_subset(splits["train"], max(1, len(splits["train"]) // 10), seed)
         splits["train"] = np.setdiff1d(splits["train"], splits["valid"])
     rows = {split: random_subset(splits[split], _MAX_PROBE_ROWS, seed) for split in ("train", "valid")}
-    embeddings = {split: _embeddings(model, data, sample) for split, sample in rows.items()}
+    networks = TorchNetworks([module.trained()], "cpu")
+    embeddings = {split: networks.embed(data.store, sample).astype(np.float64) for split, sample in rows.items()}
     targets = {split: _head_targets(model, data, sample) for split, sample in rows.items()}
     regression = {where.start for _, task, where in each_target(data.dataset.tasks) if task.kind == REGRESSION}
     fitted = False
@@ -194,21 +196,6 @@ def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray
         if error < least:
             best, least = weight, error
     return best, float(middle - best @ centre), 1 - least / max(float(y_valid.var()), 1e-12)
-
-
-def _embeddings(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:
-    """Return the embeddings ``float64 [R, width]`` that are the input of the head."""
-    embeddings = np.empty((len(rows), model.width), np.float32)
-
-    def compute(batch: GraphBatch) -> np.ndarray:
-        with torch.inference_mode():
-            return model.compute_embeddings(batch).float().numpy()
-
-    training = model.training
-    model.eval()
-    for_each_batch(data.config, torch.device("cpu"), data.store, rows, compute, embeddings)
-    model.train(training)
-    return embeddings.astype(np.float64)
 
 
 def _head_targets(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:

@@ -262,7 +262,7 @@ def initialise_weights(module: PropertyModule, data: MoleculeData, fresh: bool, 
     if fresh:
         origin = read_checkpoint(config.origin)
         message, is_all = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
-        if not is_all and fit_linear_probe(module.model, data):
+        if not is_all and fit_linear_probe(module, data):
             message += "; a linear probe initialises the output layer"
         console.out(f"fine-tuning from {config.init_from}: {message}", highlight=False)
         _log.info("peak learning rate %g", config.optimizer.max_lr)

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from graphslice.data.labels import ragged_indices
+from graphslice.data.labels import group_means, ragged_indices
 from graphslice.data.tables import bool_array, list_array, number_array, text_array
 from graphslice.tasks import (
     BINARY,
@@ -138,11 +138,8 @@ def _class_values(classes: Sequence[str]) -> dict[str, Any]:
 
 def _group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Replace every row of ``values`` by the mean over its group: ``float32 [S, W]``, groups ``int64 [S]``."""
-    _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    if (counts == 1).all():
-        return values
-    sums = np.stack([np.bincount(inverse, column) for column in values.T], axis=1)
-    return (sums / counts[:, None]).astype(np.float32)[inverse]
+    distinct, inverse = np.unique(groups, return_inverse=True)
+    return group_means(values, inverse, len(distinct)).astype(np.float32)[inverse]
 
 
 # --- output columns --------------------------------------------------------------------------------

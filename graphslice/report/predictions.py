@@ -45,17 +45,9 @@ _MAX_SHOWN = 5_000
 _MAX_WORST = 20
 
 
-@dataclass(frozen=True)
-class SplitPredictions:
-    """Predictions for R molecules of a split."""
-
-    rows: np.ndarray  # int64 [R], ascending
-    values: np.ndarray  # float32 [R, W], mean over the models, calibrated
-    num_labelled: int  # of the split, of which R were sampled at random
-
-
-def read_predictions(path: Path, data: MoleculeData) -> SplitPredictions | None:
-    """Read the predictions of a split that the run wrote; None if there is no such file or no row has a label."""
+def read_predictions(path: Path, data: MoleculeData) -> tuple[np.ndarray, np.ndarray, int] | None:
+    """Read the predictions of a split that the run wrote: rows ``int64 [R]``, ascending, values ``float32 [R, W]``, and
+    the number of labelled rows, of which R are a random sample; None if there is no such file or no row has a label."""
     if not path.is_file():
         return None
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -68,7 +60,7 @@ def read_predictions(path: Path, data: MoleculeData) -> SplitPredictions | None:
     first = lines[int(sample[0])]
     names = [f"{name}_pred" if f"{name}_pred" in first else name for name in prediction_columns(data.dataset.tasks)]
     values = np.array([[float(lines[row][name]) for name in names] for row in sample.tolist()], np.float32)
-    return SplitPredictions(sample, values, len(rows))
+    return sample, values, len(rows)
 
 
 def nearest_training(run: Run, rows: np.ndarray, splits: Sequence[Splits], split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -93,7 +85,9 @@ class EvaluatedSplit:
     """Predictions for a split and their errors."""
 
     name: str  # of the split, for the reader
-    predictions: SplitPredictions
+    rows: np.ndarray  # int64 [R], ascending
+    values: np.ndarray  # float32 [R, W], mean over the models, calibrated
+    num_labelled: int  # of the split, of which R were sampled at random
     true: np.ndarray  # float64 [R, T], nan where unknown
     by_target: np.ndarray  # float64 [R, T] of errors_by_target, divided by error_scales
     error: np.ndarray  # float64 [R], over all targets
@@ -107,27 +101,28 @@ def prediction_sections(run: Run) -> list[Section]:
     files = {"test": OUT_OF_FOLD if run.folds else TEST_PREDICTIONS}
     files["valid"] = OUT_OF_FOLD if run.held_out_folds else VALID_PREDICTIONS
     read = ((split, read_predictions(run.folder / file, run.data)) for split, file in files.items())
-    split, predictions = next((found for found in read if found[1] is not None), ("", None))
-    if predictions is None:
+    split, found = next((each for each in read if each[1] is not None), ("", None))
+    if found is None:
         text = "There is no file with predictions of labelled test or validation molecules."
         return [Section("predictions", "Predicted against true", [Text(text)])]
-    evaluated = _evaluate(run, split, predictions)
+    evaluated = _evaluate(run, split, *found)
     sections = [_predictions(run, evaluated, split)]
     if not (run.held_out_folds and split == "valid"):  # those are training molecules
         splits = [read_splits(folder) or run.data.splits for folder in run.models]
-        near = nearest_training(run, predictions.rows, splits, split)
+        near = nearest_training(run, evaluated.rows, splits, split)
         sections += [_error_analysis(run, evaluated, near[0]), _worst_molecules(run, evaluated, *near)]
     return sections
 
 
-def _evaluate(run: Run, split: str, predictions: SplitPredictions) -> EvaluatedSplit:
+def _evaluate(run: Run, split: str, rows: np.ndarray, values: np.ndarray, num_labelled: int) -> EvaluatedSplit:
     data = run.molecules
     tasks, labels = data.dataset.tasks, data.dataset.targets
-    true = labels[predictions.rows]
-    by_target = errors_by_target(tasks, true, predictions.values) / error_scales(tasks, labels[data.splits["train"]])
+    true = labels[rows]
+    by_target = errors_by_target(tasks, true, values) / error_scales(tasks, labels[data.splits["train"]])
     calibration = read_calibration(run.folder, run.checkpoints)
-    sets = calibration.prediction_sets(predictions.values, tasks, COVERAGE_LEVEL / 100) if calibration else {}
-    return EvaluatedSplit(run.split_name(split), predictions, true, by_target, np.nanmean(by_target, axis=1), sets)
+    sets = calibration.prediction_sets(values, tasks, COVERAGE_LEVEL / 100) if calibration else {}
+    error = np.nanmean(by_target, axis=1)
+    return EvaluatedSplit(run.split_name(split), rows, values, num_labelled, true, by_target, error, sets)
 
 
 def _predictions(run: Run, evaluated: EvaluatedSplit, split: str) -> Section:
@@ -138,14 +133,14 @@ def _predictions(run: Run, evaluated: EvaluatedSplit, split: str) -> Section:
         if run.held_out_folds:
             text = "These results are for folds of the training set, predicted by models trained without them."
         section.parts.append(Text(f"No test molecule has a label. {text}", note=True))
-    count, total = len(evaluated.predictions.rows), evaluated.predictions.num_labelled
+    count, total = len(evaluated.rows), evaluated.num_labelled
     if total > count:
         text = f"A random sample of {count:,} of {total:,} {evaluated.name} molecules is shown."
         section.parts.append(Text(text, note=True))
     for t, (task, where) in enumerate(zip(tasks[:MAX_TARGETS], output_slices(tasks), strict=False)):
         if len(tasks) > 1:
             section.parts.append(Heading(task.name))
-        figures = target_figures(task, evaluated.true[:, t], evaluated.predictions.values[:, where], evaluated.name)
+        figures = target_figures(task, evaluated.true[:, t], evaluated.values[:, where], evaluated.name)
         section.parts.append(Figures(figures) if figures else Text("No molecule has a label for this target."))
     if (more := len(tasks) - MAX_TARGETS) > 0:
         section.parts.append(Text(f"The first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
@@ -176,12 +171,12 @@ def _worst_molecules(run: Run, evaluated: EvaluatedSplit, similarity: np.ndarray
 
 def _card(run: Run, evaluated: EvaluatedSplit, place: int, similarity: float, training_row: int) -> Card:
     """Build the card of a molecule and of its nearest training molecule, for the target with the largest error."""
-    row, dataset = int(evaluated.predictions.rows[place]), run.molecules.dataset
+    row, dataset = int(evaluated.rows[place]), run.molecules.dataset
     t = int(np.nanargmax(evaluated.by_target[place]))
     task, where = dataset.tasks[t], output_slices(dataset.tasks)[t]
     facts = [("target", task.name)] if len(dataset.tasks) > 1 else []
     facts.append(("true", label_text(task, evaluated.true[place, t])))
-    values, sets = evaluated.predictions.values[[place], where], evaluated.sets.get(task.name)
+    values, sets = evaluated.values[[place], where], evaluated.sets.get(task.name)
     text = describe_class(values[0], task) if task.classes else plain(float(values[0, 0]))
     if sets is not None:
         text += ", sure" if is_sure(sets[[place]], values, task)[0] else ", unsure"

@@ -129,40 +129,34 @@ def _select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
 
 
 def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str | None = None) -> LabelledDataset:
-    """Give a dataset all targets of a model, which it has by name, or as many in the same order; those that it lacks,
-    and those not in ``targets``, are unknown. Rows whose labels of atoms or bonds do not fit are rejected."""
-    evaluated = _targets_of_model(predictor, targets) or predictor.targets
-    dataset = _align_to_model(predictor, dataset, evaluated)
-    if dataset.level == MOLECULE:
-        return dataset
-    with featurizer_pool(len(dataset)) as pool:
-        arrays, *_ = parse(dataset.smiles, predictor.config.graph, pool)
-    faults = dataset.all_labels.length_errors(arrays.atom_bond_counts(dataset.level), dataset.target_names)
-    return replace(dataset, all_labels=dataset.all_labels.without(list(faults)), faults=faults | dataset.faults)
+    """Bring the targets of a dataset into the order of a model, whose names they have, or as many others in its order;
+    those that it lacks, and those not in ``targets``, are unknown. Rows whose labels of atoms or bonds do not fit are
+    rejected."""
+    names, given, labels = predictor.targets, dataset.target_names, dataset.all_labels
+    if set(given) <= set(names):
+        evaluated = _targets_of_model(predictor, targets) or names
+        columns = [column for column, name in enumerate(given) if name in evaluated]
+        places = [names.index(given[column]) for column in columns]
 
+        def align(values: np.ndarray, unknown: float | tuple[float, float]) -> np.ndarray:
+            aligned = np.full((len(values), len(names), *values.shape[2:]), unknown)
+            aligned[:, places] = values[:, columns]
+            return aligned
 
-def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: Sequence[str]) -> LabelledDataset:
-    """Bring targets into the order of the model; those that are missing or not evaluated become unknown."""
-    names, given = predictor.targets, dataset.target_names
-    if not set(given) <= set(names):
-        if len(given) == len(names) and all(a == b or a not in names for a, b in zip(given, names, strict=True)):
-            return dataset
+        bounds = None if labels.bounds is None else align(labels.bounds, UNBOUNDED)
+        labels = replace(labels, values=align(labels.values, np.nan), bounds=bounds)
+        dataset = replace(dataset, all_labels=labels, tasks=list(predictor.tasks))
+    elif len(given) != len(names) or any(a != b and a in names for a, b in zip(given, names, strict=True)):
         raise InputError(
             f"the model predicts {len(names)} targets, and data.targets names {len(given)}: "
             f"name a column for each of {quoted_list(names)}, in this order, or some of these"
         )
-    labels = dataset.all_labels
-    columns = [column for column, name in enumerate(given) if name in evaluated]
-    places = [names.index(given[column]) for column in columns]
-
-    def align(values: np.ndarray, unknown: float | tuple[float, float]) -> np.ndarray:
-        aligned = np.full((len(values), len(names), *values.shape[2:]), unknown)
-        aligned[:, places] = values[:, columns]
-        return aligned
-
-    bounds = None if labels.bounds is None else align(labels.bounds, UNBOUNDED)
-    aligned = replace(labels, values=align(labels.values, np.nan), bounds=bounds)
-    return replace(dataset, all_labels=aligned, tasks=list(predictor.tasks))
+    if dataset.level == MOLECULE:
+        return dataset
+    with featurizer_pool(len(dataset)) as pool:
+        arrays, *_ = parse(dataset.smiles, predictor.config.graph, pool)
+    faults = labels.length_errors(arrays.atom_bond_counts(dataset.level), dataset.target_names)
+    return replace(dataset, all_labels=labels.without(list(faults)), faults=faults | dataset.faults)
 
 
 def _splits_of_run(predictor: Predictor, folders: Sequence[Path], dataset: LabelledDataset) -> Splits:

@@ -322,13 +322,32 @@ class Predictor:
         predictions = Predictions(values, errors, self.tasks, std, ptr=None if self.level == MOLECULE else ptr)
         if interval is not None or nearest:
             assert self.calibration is not None
-            predictions.interval, predictions.neighbours, indices = estimate_uncertainty(
-                self.calibration, predictions, store, rows, ptr, difficulty, interval
-            )
+            domain, indices = self.calibration.domain, np.full(len(rows), -1)
+            similarity = np.full(len(rows), np.nan, np.float32)
+            similarity[is_valid], indices[is_valid] = nearest_training_molecules(domain, store, rows[is_valid])
+            predictions.neighbours = Neighbours(similarity, domain.contains(similarity, store.sizes[rows]), None)
             if nearest:
                 names = self._training_molecule_names
                 predictions.neighbours.nearest = [None if i < 0 else names[i] for i in indices.tolist()]
+        if interval is not None:
+            difficulty = difficulty_estimates(difficulty, similarity[is_valid], counts[is_valid], len(self.tasks))
+            predictions.interval = self._interval(values, predicted, difficulty, interval)
         return predictions
+
+    def _interval(
+        self, values: np.ndarray, predicted: np.ndarray, difficulty: dict[str, np.ndarray], level: float
+    ) -> PredictionInterval:
+        """Return the intervals of predictions ``float32 [S, W]``: unknown, but for the places ``predicted``, ``[P]``,
+        which have the estimates ``difficulty``, ``float32 [P, T]`` by name; ``level``: coverage in percent."""
+        assert self.calibration is not None
+        coverage, known = coverage_of_level(level), values[predicted]
+        low, high = (np.full((len(values), len(self.tasks)), np.nan, np.float32) for _ in range(2))
+        low[predicted], high[predicted] = self.calibration.prediction_intervals(known, difficulty, self.tasks, coverage)
+        sets = {}
+        for name, classes in self.calibration.prediction_sets(known, self.tasks, coverage).items():
+            sets[name] = np.zeros((len(values), classes.shape[1]), bool)
+            sets[name][predicted] = classes
+        return PredictionInterval(level, low, high, sets)
 
     @cached_property
     def _training_molecule_names(self) -> list[str]:
@@ -421,33 +440,3 @@ def difficulty_estimates(
 ) -> dict[str, np.ndarray]:
     """Add the distance to the training set to ``float32 [S, T]`` by name; S is the sum of ``counts`` by molecule."""
     return difficulty | {DOMAIN_DISTANCE: np.repeat(np.repeat(1 - similarity, counts)[:, None], targets, axis=1)}
-
-
-def estimate_uncertainty(
-    calibration: Calibration,
-    predictions: Predictions,  # of R molecules, S values
-    store: GraphStore,
-    rows: np.ndarray,  # int64 [R], valid or invalid
-    ptr: np.ndarray,  # int64 [R + 1]: row r has values[ptr[r]:ptr[r + 1]]
-    difficulty: dict[str, np.ndarray],  # by name float32 [P, T], of the P values of valid molecules
-    interval: float | None,  # coverage in percent
-) -> tuple[PredictionInterval | None, Neighbours, np.ndarray]:
-    """Return intervals, neighbours without names, and the indices of the nearest molecules, -1 for invalid ones."""
-    values, tasks = predictions.values, predictions.tasks
-    is_valid = store.sizes[rows] > 0
-    valid_similarity, valid_indices = nearest_training_molecules(calibration.domain, store, rows[is_valid])
-    similarity, indices = np.full(len(rows), np.nan, np.float32), np.full(len(rows), -1)
-    similarity[is_valid], indices[is_valid] = valid_similarity, valid_indices
-    neighbours = Neighbours(similarity, calibration.domain.contains(similarity, store.sizes[rows]), None)
-    if interval is None:
-        return None, neighbours, indices
-    predicted = ragged_indices(ptr, np.flatnonzero(is_valid))
-    coverage, predicted_values = coverage_of_level(interval), values[predicted]
-    low, high = (np.full((len(values), len(tasks)), np.nan, np.float32) for _ in range(2))
-    difficulty = difficulty_estimates(difficulty, valid_similarity, np.diff(ptr)[is_valid], len(tasks))
-    low[predicted], high[predicted] = calibration.prediction_intervals(predicted_values, difficulty, tasks, coverage)
-    prediction_sets = {}
-    for name, classes in calibration.prediction_sets(predicted_values, tasks, coverage).items():
-        prediction_sets[name] = np.zeros((len(values), classes.shape[1]), bool)
-        prediction_sets[name][predicted] = classes
-    return PredictionInterval(interval, low, high, prediction_sets), neighbours, indices

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,15 +226,15 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         rows = rows_in_split(splits, split)
         if not dataset.all_labels.known()[rows].any():
             continue
-        mean, _ = predict_held_out(models, splits, split, data.store, rows)
-        predicted = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks))
         file = run_files.VALID_PREDICTIONS
         if split == "test":
             file = run_files.OUT_OF_FOLD if data_config.is_cross_validation else run_files.TEST_PREDICTIONS
-        if file == run_files.TEST_PREDICTIONS:
+        if file == run_files.TEST_PREDICTIONS:  # all members held it out
             ensemble = Predictor(checkpoints, device, calibration=calibration)
-            with_intervals = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
-            predicted = replace(with_intervals, values=predicted.values)
+            predicted = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
+        else:
+            mean, _ = predict_held_out(models, splits, split, data.store, rows)
+            predicted = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks))
         metrics[split] = evaluate_split(out, data, split, rows, predicted, metric, console, calibration, file)
         if file == run_files.OUT_OF_FOLD:
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphslice.batch import GraphBatch
-from graphslice.config import MOLECULE, ModelConfig, RunConfig
+from graphslice.config import MOLECULE, ModelConfig
 from graphslice.data.batches import BatchLoader, Progress, collate_rows, eval_batches, no_progress
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
@@ -71,25 +70,48 @@ class TorchNetworks:
         their errors, of valid molecules ``rows``; ``[S, W + D]`` for all S atoms or bonds in the order of the store."""
         counts = store.atom_bond_counts(self._config.model.level, rows)
         ends = pointers([module.config.tasks for module in self.modules])[1:]
-        outputs = np.full((counts.sum(), ends[-1]), np.nan, dtype=np.float32)
-        compute = partial(self._compute, lambda module, batch: module(batch))
-        for_each_batch(self._config, self.device, store, rows, compute, outputs, counts, progress)
+        outputs = self._compute(lambda module, batch: module(batch), store, rows, counts, ends[-1], progress)
         return np.split(outputs, ends[:-1], axis=1)
 
     def embed(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """Compute embeddings of molecules, ``float32 [R, C]``."""
-        embeddings = np.empty((len(rows), self.width), dtype=np.float32)
-        compute = partial(self._compute, lambda module, batch: module.compute_embeddings(batch))
-        for_each_batch(self._config, self.device, store, rows, compute, embeddings)
-        return embeddings
+        counts = np.ones(len(rows), np.int64)
+        return self._compute(lambda module, batch: module.compute_embeddings(batch), store, rows, counts, self.width)
 
-    def _compute(self, compute: Callable[[GraphTransformer, GraphBatch], Tensor], batch: GraphBatch) -> np.ndarray:
-        """Compute ``float32 [B, C]`` of the molecules of a batch by each member, side by side."""
-        batch, results = batch.to(self.device, non_blocking=True), []
-        for module in self.modules:
-            with torch.inference_mode(), tf32_matmul(self.device, module.config.mixer):
-                results.append(compute(module, batch).float().cpu())
-        return torch.cat(results, dim=1).numpy()
+    def _compute(
+        self,
+        compute: Callable[[GraphTransformer, GraphBatch], Tensor],
+        store: GraphStore,
+        rows: np.ndarray,  # int64 [R], all of valid molecules
+        counts: np.ndarray,  # int64 [R], rows of results per molecule, S in all
+        width: int,  # of the results of all members, side by side
+        progress: Progress = no_progress,
+    ) -> np.ndarray:
+        """Compute ``float32 [S, width]`` in batches of molecules of similar size, on a CPU in several threads."""
+        ptr, results = pointers(counts), np.empty((counts.sum(), width), np.float32)
+        on_gpu, settings = self.device.type == "cuda", self._config.collate_settings
+        batch_size = gpu_batch_size(free_memory(self.device), self._config.model) if on_gpu else _BATCH
+        batches = eval_batches(store.sizes[rows], batch_size)
+
+        def fill(indices: list[int], batch: GraphBatch) -> None:
+            parts = []
+            for module in self.modules:
+                with torch.inference_mode(), tf32_matmul(self.device, module.config.mixer):
+                    parts.append(compute(module, batch).float().cpu())
+            results[ragged_indices(ptr, indices)] = torch.cat(parts, dim=1).numpy()
+
+        if self.device.type == "cpu":
+            map_one_core_each(
+                lambda indices: fill(indices, collate_rows(store, rows[indices], **settings)),
+                batches,
+                lambda done: progress(len(done)),
+            )
+            return results
+        loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
+        for indices, batch in zip(batches, loader, strict=True):
+            fill(indices, batch.to(self.device, non_blocking=True))
+            progress(len(indices))
+        return results
 
     def as_torch(self) -> TorchNetworks:
         return self
@@ -97,35 +119,6 @@ class TorchNetworks:
 
 # Batch size on the CPU, in molecules.
 _BATCH = 128
-
-
-def for_each_batch(
-    config: RunConfig,
-    device: torch.device,
-    store: GraphStore,
-    rows: np.ndarray,  # int64 [R], all of valid molecules
-    compute: Callable[[GraphBatch], np.ndarray],  # maps B molecules to [..., B, C]; in several threads on a CPU
-    results: np.ndarray,  # [..., R, C], filled in place
-    counts: np.ndarray | None = None,  # int64 [R], rows of results per molecule; None: one each
-    progress: Progress = no_progress,
-) -> None:
-    """Apply a function to valid molecules of a store, in batches of molecules of similar size."""
-    ptr = pointers(np.ones(len(rows), np.int64) if counts is None else counts)
-    on_gpu = device.type == "cuda"
-    batch_size = gpu_batch_size(free_memory(device), config.model) if on_gpu else _BATCH
-    batches = eval_batches(store.sizes[rows], batch_size)
-    settings = config.collate_settings
-    if device.type != "cpu":
-        loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
-        for indices, batch in zip(batches, loader, strict=True):
-            results[..., ragged_indices(ptr, indices), :] = compute(batch)
-            progress(len(indices))
-        return
-
-    def fill(indices: list[int]) -> None:
-        results[..., ragged_indices(ptr, indices), :] = compute(collate_rows(store, rows[indices], **settings))
-
-    map_one_core_each(fill, batches, lambda done: progress(len(done)))
 
 
 # Largest batch, which keeps a GPU busy while the next one is launched, and smallest batch, in molecules.

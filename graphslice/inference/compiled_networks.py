@@ -55,39 +55,48 @@ class CompiledNetworks:
 
     def predict(self, store: GraphStore, rows: np.ndarray, progress: Progress = no_progress) -> np.ndarray:
         """Compute the outputs ``float32 [M, R, W + D]`` of molecules."""
-        embeddings, large = self._embed(store, rows, progress)
-        with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are reported later
-            outputs = np.stack([predict_targets(*each) for each in zip(embeddings, self._parameters, strict=True)])
-        if len(large):
+        outputs = np.empty((len(self._parameters), len(rows), self._config.model.tasks), np.float32)
+
+        def fill(indices: np.ndarray, embeddings: list[np.ndarray]) -> None:
+            for member, (values, parameters) in enumerate(zip(embeddings, self._parameters, strict=True)):
+                outputs[member, indices] = predict_targets(values, parameters)
+
+        if len(large := self._for_each_batch(store, rows, fill, progress)):
             outputs[:, large] = self.as_torch().predict(store, rows[large], progress)
         return outputs
 
     def embed(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """Compute embeddings of molecules, ``float32 [R, C]``."""
-        embeddings, large = self._embed(store, rows)
-        results = np.concatenate(embeddings, axis=1)
-        if len(large):
+        results = np.empty((len(rows), self.width), np.float32)
+
+        def fill(indices: np.ndarray, embeddings: list[np.ndarray]) -> None:
+            results[indices] = np.concatenate(embeddings, axis=1)
+
+        if len(large := self._for_each_batch(store, rows, fill)):
             results[large] = self.as_torch().embed(store, rows[large])
         return results
 
-    def _embed(
-        self, store: GraphStore, rows: np.ndarray, progress: Progress = no_progress
-    ) -> tuple[list[np.ndarray], np.ndarray]:
-        """Compute embeddings by each member, and the indices of the molecules that are too large, which have zeros."""
+    def _for_each_batch(
+        self,
+        store: GraphStore,
+        rows: np.ndarray,
+        use: Callable[[np.ndarray, list[np.ndarray]], None],
+        progress: Progress = no_progress,
+    ) -> np.ndarray:
+        """Call ``use`` with the indices of each batch and the embeddings by each member; return indices left out."""
         fits = store.sizes[rows] < MAX_ROWS  # the graph token is a row too
         small, settings = np.flatnonzero(fits), self._config.collate_settings
-        results = [np.zeros((len(rows), self._config.model.width), np.float32) for _ in self._parameters]
 
         def embed_batch(batch: list[int]) -> None:
             indices = small[batch]
             inputs = batch_arrays(store, rows[indices], **settings)
-            with np.errstate(over="ignore", invalid="ignore"):
-                for embeddings, parameters in zip(results, self._parameters, strict=True):
-                    readouts = self._program.run(inputs, parameters)
-                    embeddings[indices] = with_descriptors(readouts, inputs.get("descriptors"), parameters)
+            with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are reported later
+                readouts = (self._program.run(inputs, parameters) for parameters in self._parameters)
+                pairs = zip(readouts, self._parameters, strict=True)
+                use(indices, [with_descriptors(values, inputs.get("descriptors"), p) for values, p in pairs])
 
         map_one_core_each(embed_batch, eval_batches(store.sizes[rows[small]], _BATCH), lambda done: progress(len(done)))
-        return results, np.flatnonzero(~fits)
+        return np.flatnonzero(~fits)
 
 
 #: The networks of a model with M members.

@@ -128,7 +128,7 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
         known: known names.
         quote: formats the suggestion.
     """
-    if not isinstance(name, str):
+    if not isinstance(name, str) or len(name) > 1_000:  # the comparison takes time
         return ""
     wanted, folded = name.casefold(), {one.casefold(): one for one in reversed(list(known))}
     match = [one for one in folded if wanted and wanted in one]

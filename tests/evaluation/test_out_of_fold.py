@@ -1,7 +1,5 @@
 """Out-of-fold predictions: means, difficulty estimates and standard deviations against manually computed values."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ from graphslice.calibration import ApplicabilityDomain, Calibration, Nonconformi
 from graphslice.calibration.calibration import TargetCalibration
 from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.evaluation.evaluate import predict_held_out, rows_in_split
-from graphslice.report.predictions import predict_split
 from graphslice.tasks import Task
 
 TASKS = [Task("toxic", "binary", classes=("no", "yes"))]
@@ -51,11 +48,10 @@ def test_mean_is_scaled_by_temperature(temperature):
         (NonconformityScores.from_rows(np.zeros(1), np.zeros(1)),) * 2, {"constant": 1.0}, temperature
     )
     domain = ApplicabilityDomain.from_fingerprints(np.zeros((1, DOMAIN_BITS), bool), np.zeros(1, np.int64), 0)
-    dataset = SimpleNamespace(targets=np.zeros((6, 1)), tasks=TASKS)
-    data = SimpleNamespace(dataset=dataset, store=AtomCountStore())
-    predictions = predict_split(MODELS, Calibration((target,), domain), SPLITS, "test", data)
+    mean, _ = predict_held_out(MODELS, SPLITS, "test", AtomCountStore(), np.array([1, 3, 5]))
+    predicted = Calibration((target,), domain).probabilities(mean, TASKS)
     logits = np.log(np.array([0.4, 0.6, 0.2]) / np.array([0.6, 0.4, 0.8]))
-    np.testing.assert_allclose(predictions.values[:, 0], 1 / (1 + np.exp(-logits / temperature)), rtol=1e-5)
+    np.testing.assert_allclose(predicted[:, 0], 1 / (1 + np.exp(-logits / temperature)), rtol=1e-5)
 
 
 class ConstantAtomPredictor(ConstantPredictor):

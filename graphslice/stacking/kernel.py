@@ -107,7 +107,7 @@ class KernelMachine:
     def _index_error(self) -> str:
         """Check the assumptions of the compiled code."""
         ptr, vectors = self.ptr, self.vectors
-        if ptr[0] != 0 or ptr[-1] != len(vectors) or (np.diff(ptr) < 0).any():
+        if ptr[0] != 0 or ptr[-1] != len(vectors) or (ptr[1:] < ptr[:-1]).any():
             return "ptr is not ascending"
         return "a count of no support vector" if ((vectors < 0) | (vectors >= len(self.sizes))).any() else ""
 

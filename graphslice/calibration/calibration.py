@@ -16,7 +16,7 @@ Temperature scaling: calibration of class probabilities (Guo et al. 2017, arXiv:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from numbers import Real
 from typing import Any
@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from graphslice.calibration.domain import ApplicabilityDomain
-from graphslice.errors import InputError, shown
+from graphslice.errors import InputError, check_positive, shown
 from graphslice.stacking.stacking import simplex_grid, within_standard_errors
+from graphslice.stacking.trees import check_arrays, form
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, transformed, transformed_back
 
 # Folds of cross-fitting: the scores of a fold use interval weights fitted on the other folds.
@@ -57,10 +58,11 @@ class TargetCalibration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TargetCalibration:
-        """Restore the output of :meth:`to_dict`."""
-        pairs = zip(values["scores"], values["counts"], strict=True)
-        scores = tuple(NonconformityScores(*each) for each in pairs)
-        return cls(scores, values["weights"], values["temperature"])
+        """Restore the output of :meth:`to_dict`; raises an error for values that are none."""
+        scores = tuple(map(NonconformityScores, values["scores"], values["counts"]))
+        weights = {name: float(weight) for name, weight in values["weights"].items()}
+        check_positive("a temperature", values["temperature"])
+        return cls(scores, weights, float(values["temperature"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +93,7 @@ class Calibration:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compute lower and upper bounds of conformal prediction intervals, each ``float32 [R, T]``: nan for
         classification; infinite with too few calibration molecules for this coverage."""
-        low = np.full((len(predictions), len(tasks)), np.nan)
-        high = low.copy()
+        low, high = np.full((2, len(predictions), len(tasks)), np.nan)
         for t, task, where in each_target(tasks):
             if task.kind != REGRESSION:
                 continue
@@ -106,10 +107,8 @@ class Calibration:
 
     def unbounded_targets(self, tasks: Sequence[Task], coverage: float) -> list[str]:
         """Names of the regression targets with too few calibration molecules for finite intervals at this coverage."""
-        pairs = zip(tasks, self.targets, strict=True)
-        return [
-            task.name for task, target in pairs if not task.classes and np.isinf(target.scores[0].quantile(coverage))
-        ]
+        infinite = [np.isinf(target.scores[0].quantile(coverage)) for target in self.targets]
+        return [task.name for task, one in zip(tasks, infinite, strict=True) if one and not task.classes]
 
     def prediction_sets(self, predictions: np.ndarray, tasks: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
         """Compute conformal prediction sets, ``bool [R, K]`` by classification target, from :meth:`probabilities`.
@@ -189,10 +188,7 @@ def _calibrate_regression(
     for held_out in folds:
         fit_difficulty = {name: values[~held_out] for name, values in difficulty.items()}
         fold_weights = fit_interval_scale(fit_difficulty, errors[~held_out], molecules[~held_out])
-        scale = interval_scale(
-            {name: values[held_out] for name, values in difficulty.items()}, fold_weights, held_out.sum()
-        )
-        scores[held_out] = errors[held_out] / scale
+        scores[held_out] = (errors / interval_scale(difficulty, fold_weights, len(errors)))[held_out]
     return TargetCalibration((NonconformityScores.from_rows(scores, molecules, row_weights),), weights)
 
 
@@ -245,11 +241,14 @@ def mean_per_molecule(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class NonconformityScores:
-    """Nonconformity scores of held-out molecules."""
+    """Nonconformity scores of held-out molecules; raises :class:`InputError` if an array has another shape or dtype."""
 
-    values: np.ndarray  # float64 [n], ascending
-    counts: np.ndarray
-    """``float64 [n]``, number of values of the same molecule, divided by the weight of the row, if any."""
+    values: np.ndarray = field(metadata=form("n", "float64"))  # ascending
+    counts: np.ndarray = field(metadata=form("n", "float64"))
+    """Number of values of the same molecule, above 0, divided by the weight of the row, if any."""
+
+    def __post_init__(self) -> None:
+        check_arrays(self, lambda: "" if (self.counts > 0).all() else "a count is not above 0")
 
     @classmethod
     def from_rows(
@@ -274,9 +273,12 @@ class NonconformityScores:
 
 
 def interval_scale(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, float], rows: int) -> np.ndarray:
-    """Relative width of the intervals, ``float64 [R]`` above 0, given the weights from :func:`fit_interval_scale`."""
-    parts = (weight * difficulty[name] for name, weight in weights.items() if name != CONSTANT)
-    return sum(parts, np.full(rows, weights[CONSTANT]))
+    """Relative width of the intervals, ``float64 [R]`` above 0, given the weights from :func:`fit_interval_scale`;
+    raises :class:`InputError` for a weight of an estimate that is not given."""
+    known = {CONSTANT: np.ones(rows), **difficulty}
+    if missing := weights.keys() - known:
+        raise InputError(f"the intervals depend on an estimate that the model lacks: {shown(missing.pop())}")
+    return sum((weight * known[name] for name, weight in weights.items()), np.zeros(rows))
 
 
 def fit_interval_scale(
@@ -288,12 +290,10 @@ def fit_interval_scale(
     error of the best, paired over molecules."""
     if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES:
         return {CONSTANT: 1.0}
-    means = {name: float(mean_per_molecule(values, molecules).mean()) for name, values in difficulty.items()}
-    means = {CONSTANT: 1.0} | means
+    known = {CONSTANT: np.ones(len(errors)), **difficulty}
+    means = {name: float(mean_per_molecule(values, molecules).mean()) for name, values in known.items()}
     names = [name for name, mean in means.items() if mean > 0]
-    if len(names) == 1:
-        return {CONSTANT: 1.0}
-    parts = np.stack([np.ones(len(errors)), *(difficulty[name] / means[name] for name in names[1:])])
+    parts = np.stack([known[name] / means[name] for name in names])
     grid = np.array([steps for steps in simplex_grid(_STEPS, len(names)) if steps[0] > 0]) / _STEPS
     losses = np.stack([_laplace_losses(candidate @ parts, errors, molecules) for candidate in grid])
     weights = grid[within_standard_errors(losses)].mean(axis=0)

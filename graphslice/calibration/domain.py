@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numba import njit
 
+from graphslice.errors import InputError
 from graphslice.stacking.trees import check_arrays, form
 from graphslice.system.threads import parallel_for
 
@@ -29,7 +30,8 @@ _MAX_SIZE_RATIO = 1.5
 
 @dataclass(frozen=True, eq=False)
 class ApplicabilityDomain:
-    """Fingerprints of training molecules; raises :class:`InputError` if an array has another shape or dtype."""
+    """Fingerprints of training molecules; raises :class:`InputError` if an array has another shape or dtype, or a
+    SMILES has a control character, which terminals obey."""
 
     bits: np.ndarray = field(metadata=form("N 16", "uint64"))  # fingerprints of 1,024 bits
     rows: np.ndarray = field(metadata=form("N", "int64"))  # row of each molecule in its dataset
@@ -41,6 +43,9 @@ class ApplicabilityDomain:
 
     def __post_init__(self) -> None:
         check_arrays(self)
+        fits = len(self.smiles) in (0, len(self.rows)) and all(str.isprintable(text) for text in self.smiles)
+        if not (fits and isinstance(self.threshold, float) and isinstance(self.max_training_atoms, int)):
+            raise InputError("the applicability domain of the model is not made of numbers and SMILES")
 
     @classmethod
     def from_fingerprints(

@@ -158,11 +158,6 @@ def _parse(values: dict[str, Any]) -> Checkpoint:
     # Packaged models are stored as float16.
     weights = {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in values.pop("network").items()}
     stacking, calibration = values.pop("stacking", None), values.pop("calibration", None)
-    return Checkpoint(
-        config,
-        tasks,
-        weights,
-        values,
-        None if stacking is None else Stacking.from_dict(stacking),
-        None if calibration is None else Calibration.from_dict(calibration, tasks),
-    )
+    stacking = None if stacking is None else Stacking.from_dict(stacking, tasks)
+    calibration = None if calibration is None else Calibration.from_dict(calibration, tasks)
+    return Checkpoint(config, tasks, weights, values, stacking, calibration)

@@ -109,6 +109,8 @@ class KernelMachine:
         ptr, vectors = self.ptr, self.vectors
         if ptr[0] != 0 or ptr[-1] != len(vectors) or (ptr[1:] < ptr[:-1]).any():
             return "ptr is not ascending"
+        if not (self.scale > 0).all():
+            return "a scale is not above 0"
         return "a count of no support vector" if ((vectors < 0) | (vectors >= len(self.sizes))).any() else ""
 
     @cached_property
@@ -140,9 +142,7 @@ class KernelMachine:
         if self.link[0] == NUMBER:
             return interpolate(values, self.knots) if self.knots.size else values
         probabilities = np.array([logistic(value) for value in values.ravel()]).reshape(values.shape)
-        if self.width == 1:
-            return probabilities
-        return shares(np.maximum(probabilities, 1e-12))
+        return probabilities if self.width == 1 else shares(np.maximum(probabilities, 1e-12))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the attributes by name, for :meth:`from_arrays`, in a smaller dtype if it holds their values."""

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from graphslice.errors import InputError
 from graphslice.stacking.kernel import KernelMachine, fit_kernel
 from graphslice.stacking.trees import Trees, fit_boosting, fit_forest
 from graphslice.tasks import (
@@ -69,14 +70,19 @@ class Stacking:
         return {**models, "weights": self.weights}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Stacking:
-        """Restore the output of :meth:`to_dict`; raises an InputError if an index in the arrays is out of bounds."""
+    def from_dict(cls, values: Mapping[str, Any], tasks: Sequence[Task]) -> Stacking:
+        """Restore the output of :meth:`to_dict`; raises an InputError if an index in the arrays is out of bounds, or it
+        is of other targets."""
+        weights, widths = values["weights"], [task.outputs for task in tasks]
         models = {
             name: [KernelMachine.from_arrays(arrays) if "ptr" in arrays else Trees(**arrays) for arrays in of_name]
             for name, of_name in values.items()
             if name != "weights"
         }
-        return cls(models, values["weights"])
+        fits = all([model.width for model in of_name] == widths for of_name in models.values())
+        if not fits or (weights.shape, weights.dtype) != ((1 + len(models), len(tasks)), np.float64):
+            raise InputError("the base models are for other targets")
+        return cls(models, weights)
 
 
 def combine_predictions(

@@ -48,7 +48,7 @@ def check_arrays(owner: Any, index_error: Callable[[], str] | None = None) -> No
             if not valid or not found.flags.c_contiguous:
                 raise InputError(f"{each.name} is not an array [{', '.join(shape)}] of {' or '.join(dtypes)}")
     if index_error is not None and (error := index_error()):
-        raise InputError(f"the arrays of a base model do not fit: {error}")
+        raise InputError(f"the arrays of a model do not fit: {error}")
 
 
 def as_inputs(x: np.ndarray, features: int) -> np.ndarray:
@@ -135,9 +135,7 @@ class Trees:
         if link == SOFTMAX:
             sums = sums - sums.max(axis=1, keepdims=True)
             sums = np.array([math.exp(value) for value in sums.ravel()]).reshape(sums.shape)
-        if self.width == 1:
-            return np.clip(sums, 0, 1)
-        return shares(sums)
+        return np.clip(sums, 0, 1) if self.width == 1 else shares(sums)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the attributes by name."""
@@ -160,9 +158,7 @@ def add_leaves(x, feature, threshold, child, roots, columns, values, out, begin,
 
 def logistic(value: float) -> float:
     """Compute the logistic function without overflow."""
-    if value < 0:
-        return 1 - logistic(-value)
-    return 1 / (1 + math.exp(-value))
+    return 1 - logistic(-value) if value < 0 else 1 / (1 + math.exp(-value))
 
 
 def shares(values: np.ndarray) -> np.ndarray:
@@ -306,9 +302,7 @@ def _leaf_settings(rows: int, kind: str) -> dict[str, Any]:
 
 
 def _constant_trees(label: float, kind: str, classes: int, features: int) -> Trees:
-    base = np.array([label])
-    if kind == "multiclass":
-        base = (np.arange(classes) == label).astype(np.float64)
+    base = (np.arange(classes) == label) * 1.0 if kind == "multiclass" else np.array([label])
     settings = (features, NUMBER if kind == "regression" else TREE_FRACTIONS)
     return _assemble_trees([], np.zeros(0), base, 1.0, np.empty((2, 0)), settings)
 
@@ -413,9 +407,8 @@ def _check_conversion(trees: Trees, x: np.ndarray, expected: np.ndarray, library
     is_forest = int(trees.settings[1]) == TREE_FRACTIONS or trees.scale[0] < 1
     actual = replace(trees, knots=np.empty((2, 0))).predict(x) if is_forest else trees.sums(x)
     known = ~np.isnan(expected)
-    if not np.allclose(
-        actual[known], expected[known], rtol=1e-6, atol=1e-6 * max(1e-300, np.abs(expected[known]).max())
-    ):
+    tolerance = 1e-6 * max(1e-300, np.abs(expected[known]).max())
+    if not np.allclose(actual[known], expected[known], rtol=1e-6, atol=tolerance):
         raise InputError(
             f"{library} describes trees in a way that GraphSlice {__version__} cannot read: install the version in its "
             "constraints.txt and resume, or train with trainer.baselines off"

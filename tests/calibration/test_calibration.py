@@ -75,9 +75,8 @@ def test_few_molecules_give_unbounded_intervals():
     result = fit(predictions, difficulty, labels)
     low, high = result.prediction_intervals(predictions, difficulty, TASKS, 0.95)
     assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
-    assert (low[:, 1] == 0).all() and all(
-        prediction_sets.all() for prediction_sets in result.prediction_sets(predictions, TASKS, 0.95).values()
-    )
+    prediction_sets = result.prediction_sets(predictions, TASKS, 0.95).values()
+    assert (low[:, 1] == 0).all() and all(each.all() for each in prediction_sets)
     uncalibrated = fit(predictions, difficulty, np.full_like(labels, np.nan))
     assert (uncalibrated.prediction_intervals(predictions, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
     np.testing.assert_array_equal(uncalibrated.probabilities(predictions, TASKS), predictions)
@@ -91,13 +90,10 @@ def test_scores_and_intervals_use_the_same_scale(molecules):
         difficulty = {"distance": random.gamma(1, 1, (molecules + 50, 1))}
         predictions = random.normal(size=(molecules + 50, 1)).astype(np.float32)
         errors = random.normal(size=predictions.shape) * (0.1 + difficulty["distance"])
-        calibration_difficulty = {"distance": difficulty["distance"][:molecules]}
+        old, new = ({"distance": difficulty["distance"][part]} for part in (slice(molecules), slice(molecules, None)))
         rows, y = np.arange(molecules), predictions.astype(float) + errors
-        result = fit_calibration(
-            predictions[:molecules], calibration_difficulty, y[:molecules], rows, [Task("y")], DOMAIN
-        )
-        new_difficulty = {"distance": difficulty["distance"][molecules:]}
-        low, high = result.prediction_intervals(predictions[molecules:], new_difficulty, [Task("y")], 0.9)
+        result = fit_calibration(predictions[:molecules], old, y[:molecules], rows, [Task("y")], DOMAIN)
+        low, high = result.prediction_intervals(predictions[molecules:], new, [Task("y")], 0.9)
         inside.append(((low <= y[molecules:]) & (y[molecules:] <= high)).mean())
     ideal = np.ceil(0.9 * (molecules + 1)) / (molecules + 1)
     assert np.mean(inside) == pytest.approx(ideal, abs=0.015)

@@ -75,6 +75,8 @@ def test_few_or_constant_rows_give_equal_scales():
     assert conformal.fit_interval_scale({"a": random.random(10)}, random.random(10), np.arange(10)) == {CONSTANT: 1.0}
     assert conformal.fit_interval_scale({"a": np.zeros(50)}, random.random(50), np.arange(50)) == {CONSTANT: 1.0}
     assert conformal.interval_scale({"a": np.ones(3)}, {CONSTANT: 1.0}, 3).tolist() == [1, 1, 1]
+    with pytest.raises(InputError, match="an estimate that the model lacks: 'b'"):
+        conformal.interval_scale({"a": np.ones(3)}, {CONSTANT: 1.0, "b": 1.0}, 3)
     weights = conformal.fit_interval_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # all errors are zero
     assert np.isfinite(list(weights.values())).all() and weights[CONSTANT] > 0
 

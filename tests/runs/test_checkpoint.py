@@ -21,6 +21,7 @@ from graphslice.data.batches import collate
 from graphslice.originals import import_checkpoint
 from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
 from graphslice.runs.checkpoint_file import read_values, write_values
+from graphslice.stacking.stacking import Stacking, fit_forest
 from graphslice.tasks import regression_tasks
 
 
@@ -289,12 +290,24 @@ CHANGES = [
     lambda c: c.pop("config"), lambda c: c.update(tasks=None), lambda c: c["tasks"][0].update(kind="other"),
     lambda c: c["tasks"][0].update(later=1), lambda c: c["tasks"].pop(), lambda c: c.update(calibration={}),
     lambda c: c.update(stacking=3), lambda c: c.update(stacking={"forest": [{}]}), lambda c: c.update(config=3),
+    lambda c: c["stacking"]["forest"].pop(), lambda c: c["stacking"].update(weights=np.ones((3, 2))),
+    lambda c: c["calibration"]["targets"].pop(),
+    *(lambda c, change=change: c["calibration"]["targets"][0].update(change) for change in (
+        {"counts": [np.ones(2)]}, {"counts": [np.zeros(3)]}, {"scores": ["x"]}, {"weights": {"constant": None}},
+        {"temperature": 0}, {"temperature": "x"})),
+    *(lambda c, change=change: c["calibration"]["domain"].update(change) for change in (
+        {"threshold": None}, {"max_training_atoms": "9"}, {"smiles": ["C", "C"]}, {"smiles": ["\x1b[2J"]})),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_incomplete_models_are_rejected(own, change, tmp_path):
-    with pytest.raises(InputError, match="not a model of GraphSlice"):
+def test_models_that_are_incomplete_or_of_other_targets_are_rejected(own, change, tmp_path):
+    domain = cal.ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
+    scores = cal.NonconformityScores(np.arange(1.0, 4.0), np.ones(3))
+    own.calibration = cal.Calibration((cal.TargetCalibration((scores,), {cal.CONSTANT: 0.5}),) * 2, domain)
+    own.stacking = Stacking({"forest": [fit_forest(np.zeros((3, 9)), np.ones(3), "regression", 0, 0)] * 2}, np.eye(2))
+    read_checkpoint(with_change(own, dict, tmp_path))
+    with pytest.raises(InputError, match=r"not a model of|other targets|than 0|above 0|not an array|not made of"):
         read_checkpoint(with_change(own, change, tmp_path))
 
 
@@ -302,13 +315,3 @@ def test_settings_of_another_version_are_named(own, tmp_path):
     path = with_change(own, lambda c: c["config"]["model"].update(later=1), tmp_path)
     with pytest.raises(InputError, match=rf"GraphSlice '{graphslice.__version__}': .*'model\.later'"):
         read_checkpoint(path)
-
-
-@pytest.mark.parametrize("targets", [1, 3])
-def test_calibrations_of_other_targets_are_rejected(targets, own, tmp_path):
-    domain = cal.ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
-    scores = cal.NonconformityScores(np.arange(1.0, 4.0), np.ones(3))
-    own.calibration = cal.Calibration((cal.TargetCalibration((scores,), {cal.CONSTANT: 0.5}),) * targets, domain)
-    save_checkpoint(own, tmp_path / "a.safetensors")
-    with pytest.raises(InputError, match="for other targets"):
-        read_checkpoint(tmp_path / "a.safetensors")

@@ -19,7 +19,7 @@ from graphslice.tasks import regression_tasks
 from graphslice.training.resolve import member_configs
 
 CALIBRATION = Calibration(
-    (TargetCalibration((NonconformityScores(np.arange(3.0), np.ones(3, np.int64)),), {CONSTANT: 1.0}),),
+    (TargetCalibration((NonconformityScores(np.arange(3.0), np.ones(3)),), {CONSTANT: 1.0}),),
     ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5),
 )
 

@@ -164,7 +164,7 @@ DAMAGE = [
     *(changed("vectors", with_value(0, value)) for value in (-1, 10**4)),
     *(changed(name, lambda array: array[:-1]) for name in ("sizes", "scale", "counts", "knots", "link")),
     changed("descriptors", lambda array: np.ascontiguousarray(array[:, :-1])),
-    changed("intercepts", lambda array: np.zeros(2)),
+    *(changed(*each) for each in (("scale", np.zeros_like), ("intercepts", lambda array: np.zeros(2)))),
 ]
 
 
@@ -172,7 +172,7 @@ DAMAGE = [
 def test_indices_out_of_bounds_are_rejected(damage):
     arrays = dict(vars(fitted("regression")))
     damage(arrays)
-    with pytest.raises(InputError, match=r"ptr is not|no support vector|is not an array \["):
+    with pytest.raises(InputError, match=r"ptr is not|no support vector|a scale|is not an array \["):
         KernelMachine.from_arrays(arrays)
 
 

@@ -97,7 +97,7 @@ def test_indices_out_of_bounds_are_rejected(fitted):
     wrong = [("feature", inner, 12), ("child", inner, inner), ("child", inner, fitted.roots[1])]
     wrong += [("child", leaf, len(fitted.values)), ("roots", -1, len(fitted.feature) + 1)]
     for change in (*wrong, ("columns", 0, fitted.width), ("settings", 0, 0)):
-        with pytest.raises(InputError, match="arrays of a base model do not fit"):
+        with pytest.raises(InputError, match="arrays of a model do not fit"):
             Trees(**changed(fitted, *change))
 
 

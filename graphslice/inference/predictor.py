@@ -376,7 +376,7 @@ class Predictor:
 def metrics_text(folder: Path | None) -> str | None:
     """Return the contents of ``metrics.json`` of a run directory; None if there is none."""
     path = None if folder is None else folder / METRICS
-    return path.read_text() if path is not None and path.is_file() else None
+    return path.read_text(errors="replace") if path is not None and path.is_file() else None
 
 
 def _mean(member_values: np.ndarray) -> np.ndarray:

@@ -473,17 +473,21 @@ def read_file(name: str, content: bytes, pool: Pool = None) -> dict[str, Any]:
 
 
 def _to_csv(paths: Sequence[str]) -> tuple[str, list[str]]:
-    path, faults = Path(paths[0]), list[str]()
+    path, faults, size = Path(paths[0]), list[str](), 0
     if not path.name:  # the first call of a process, which has no time limit
         return "", []
+    too_large = InputError(f"{path} has more than {_UNPACKED_BYTES:,} bytes when it is unpacked")
     with file_errors("read", path, BadZipFile):
         if is_zipfile(path) and sum(part.file_size for part in ZipFile(path).infolist()) > _UNPACKED_BYTES:
-            raise InputError(f"{path} has more than {_UNPACKED_BYTES:,} bytes when it is unpacked")
+            raise too_large
     copy = path.with_suffix(".csv")
     with open_table(path) as table, write_table(copy) as sink:
         for rows in table.chunks:
             sink.write(rows.table)
             faults += rows.faults.values()
+            size += rows.table.nbytes  # a text that many cells share is one of the parts
+            if size > _UNPACKED_BYTES:
+                raise too_large
     lost = [f"{pluralize(len(faults), 'record')} without a structure; the first: {faults[0]}"] if faults else []
     return copy.read_bytes().decode(), table.notes + lost
 

@@ -71,7 +71,7 @@ def test_invalid_molecules_get_an_error_message(model):
     errors = predictions.errors
     assert np.isnan(predictions.values[1:]).all() and np.isfinite(predictions.values[0]).all() and errors[0] is None
     assert errors[1:4] == ["empty SMILES"] * 3 and errors[7] == "empty SMILES"
-    assert errors[4:7] == [f"{what} is not a SMILES" for what in ("<bytes> (bytes)", "3 (int)", "['C'] (list)")]
+    assert errors[4:7] == [f"{what} is not a SMILES" for what in ("b'C' (bytes)", "3 (int)", "['C'] (list)")]
     assert "wildcard" in errors[8] and errors[9] == "not a valid SMILES: syntax error at character 3"
     frame = model.predict(pd.DataFrame({"smiles": ["CCO", None, 3, "oops"]}), details=True)
     assert [bool(error) for error in frame.errors] == [False, True, True, True]

@@ -23,9 +23,8 @@ demo: $(VENV)/.base
 	$(BIN)/graphslice train --out runs/demo --overwrite
 	$(BIN)/graphslice predict runs/demo "CCO" "c1ccccc1O" "not a molecule"
 
-# Three workers keep two cores busy: a fifth of the time a test waits for other processes.
 test: env
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: env
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from graphslice.data.labels import group_means, ragged_indices
 from graphslice.data.tables import bool_array, list_array, number_array, text_array
+from graphslice.errors import InputError
 from graphslice.tasks import (
     BINARY,
     MULTICLASS,
@@ -158,6 +160,13 @@ def output_columns(
         names += [] if interval is None else _interval_names(task)
     domain_names = ["in_domain", "similarity"] if interval is not None or nearest else []
     return [*names, *domain_names, *(["nearest"] if nearest else []), "error"]
+
+
+def check_output_columns(tasks: Sequence[Task]) -> None:
+    """Raise :class:`InputError` for equal columns, as of a class ``low`` of ``x`` and the lower bound of ``x_prob``."""
+    counts = Counter(output_columns(tasks, std=True, interval=90.0, nearest=True))
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise InputError(f"two prediction columns would be called {repeated[0]!r}: rename one of the targets")
 
 
 def _prediction_names(task: Task) -> list[str]:

@@ -26,6 +26,7 @@ from graphslice.data.splits import Splits, random_subset
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric, default_metric, score
+from graphslice.inference.predictions import check_output_columns
 from graphslice.nn.mixers import check_mixer, check_user_mixer
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import MEMBER, MOLECULES
@@ -148,6 +149,7 @@ def check_one_device(config: RunConfig, what: str) -> None:
 
 def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
     """Raise :class:`InputError` if the targets do not fit the metric and the losses."""
+    check_output_columns(tasks)
     if config.trainer.metric is not None:
         check_metric(config.trainer.metric, tasks)
     check_losses(config.trainer, tasks)

@@ -308,6 +308,15 @@ def test_worker_processes_do_not_change_the_weights(tmp_path, demo_csv, tiny_con
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_targets_with_conflicting_prediction_columns_are_rejected(tmp_path, tiny_config):
+    """The class ``low`` of cls and the lower bound of cls_prob would have the same column name."""
+    rows = {"smiles": ["C" * n for n in range(1, 31)], "cls": ["low", "mid", "high"] * 10, "cls_prob": range(30)}
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"two prediction columns would be called 'cls_prob_(low|high)': rename"):
+        train(tiny_config(tmp_path / "t.csv", data={"targets": "cls,cls_prob"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_split_files_with_duplicates(cli, demo_rows, tiny_flags, tmp_path):
     """Forty training rows, the first of them three times; ten test rows, two of which are in training too."""
     first = demo_rows[:1]

@@ -193,6 +193,13 @@ def as_descriptors(columns: Sequence[np.ndarray]) -> np.ndarray:
     return np.where(np.isfinite(values), values.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE), np.nan).astype(np.float32)
 
 
+def check_feature_columns(values: np.ndarray, names: Sequence[str], name: str) -> None:
+    """Raise :class:`InputError` if one of K columns, ``float32 [R, K]``, of the table ``name`` has no number."""
+    for column, empty in zip(names, np.isnan(values).all(axis=0), strict=True):
+        if empty:
+            raise InputError(f"{name}: the column {column!r} of data.features has no number in any row")
+
+
 def _feature_cells(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Apply :func:`parse_number_column` to a feature column, which may hold true and false."""
     numbers, empty = parse_number_column(rows, name)

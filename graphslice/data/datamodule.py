@@ -14,6 +14,7 @@ from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batches import BatchLoader, Progress, TrainBatches, eval_batches, extreme_batches, no_progress
+from graphslice.data.columns import check_feature_columns
 from graphslice.data.dataset import (
     UNLABELLED,
     ZERO_WEIGHT,
@@ -244,12 +245,8 @@ class MoleculeData:
                     "leave it out"
                 )
         columns = feature_column_names(self.config.data.descriptors)
-        unknown = np.isnan(self.store.descriptors(self.splits["train"], columns)).all(axis=0)
-        if unknown.any():
-            raise InputError(
-                f"{self.dataset.name}: the column {columns[unknown.argmax()]!r} of data.features has no number in any "
-                "training row"
-            )
+        values = self.store.descriptors(self.splits["train"], columns)
+        check_feature_columns(values, columns, f"{self.dataset.name} (training rows)")
 
     def number_labels(self, rows: np.ndarray) -> np.ndarray:
         """Return molecule-level labels ``[R, T]``, for training bounds :func:`~graphslice.tasks.expected_values`."""

@@ -72,7 +72,9 @@ def test_booleans_become_one_and_zero(suffix, tmp_path):
 def test_column_without_training_values_is_rejected(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,t,split\nC,1,,train\nN,2,,train\nO,3,5,valid\nF,4,7,test\n")
     config = RunConfig.from_dict({"data": {"dataset": str(tmp_path / "t.csv"), "targets": "y", "features": "t"}})
-    with pytest.raises(InputError, match=r"the column 't' of data.features has no number in any training row"):
+    with pytest.raises(
+        InputError, match=r"\(training rows\): the column 't' of data.features has no number in any row"
+    ):
         MoleculeData(load_dataset(config.data), config)
 
 

@@ -19,6 +19,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import (
     TableColumns,
+    check_feature_columns,
     find_columns,
     label_names,
     require_column,
@@ -164,6 +165,8 @@ def dataset_from_chunks(
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
     columns = replace(columns, tasks=tuple(tasks))
     dataset = LabelledDataset.join(list(parse_chunks(chunks, columns, name)))
+    if dataset.columns is not None:
+        check_feature_columns(dataset.columns, columns.features, name)
     return replace(
         dataset,
         name=name,

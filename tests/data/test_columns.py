@@ -83,6 +83,7 @@ def test_column_without_training_values_is_rejected(tmp_path):
     [
         ("morgn", "has no column 'morgn' .did you mean 'morgan'"),
         ("t,y", "'y' cannot be a target and an input"),
+        ("word", "the column 'word' of data.features has no number in any row"),
     ],
 )
 def test_invalid_feature_columns_are_rejected(features, reason, table):

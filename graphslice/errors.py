@@ -38,7 +38,10 @@ _SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxdict = _SHORTENED.maxse
 
 def shown(value: object) -> str:
     """Return the ``repr`` of a user's value for a message, shortened if it is long."""
-    return _SHORTENED.repr(value)
+    try:
+        return _SHORTENED.repr(value)
+    except ValueError:  # of Python, for an integer of thousands of digits
+        return f"<{type(value).__name__}>"
 
 
 def check_number(name: str, value: float | None, least: float, most: float = math.inf) -> None:

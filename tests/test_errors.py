@@ -16,6 +16,7 @@ from graphslice.errors import (
     nearest,
     optional_packages,
     shell_command,
+    shown,
 )
 
 
@@ -48,6 +49,7 @@ def test_each_kind_of_mistake_has_one_wording(tmp_path):
         with pytest.raises(InputError) as error:
             check(*arguments)
         assert str(error.value) == message
+    assert shown([16**6000]) == "<list>"  # Python does not write so many digits
 
 
 def test_errors_of_the_system_and_of_libraries_name_the_file():

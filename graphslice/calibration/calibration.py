@@ -59,7 +59,8 @@ class TargetCalibration:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TargetCalibration:
         """Restore the output of :meth:`to_dict`; raises an error for values that are none."""
-        scores = tuple(map(NonconformityScores, values["scores"], values["counts"]))
+        pairs = zip(values["scores"], values["counts"], strict=True)
+        scores = tuple(NonconformityScores(*each) for each in pairs)
         weights = {name: float(weight) for name, weight in values["weights"].items()}
         check_positive("a temperature", values["temperature"])
         return cls(scores, weights, float(values["temperature"]))

@@ -466,10 +466,10 @@ def record_batch(
         columns.append(_order_array(order, StoreInfo.from_metadata(schema.metadata).level, arrays))
     for name, values in (descriptors or {}).items():
         kind = schema.field(descriptor_column(name)).type
-        is_list = pa.types.is_fixed_size_list(kind)
-        columns.append(
-            _fixed_size_lists(values, kind) if is_list else number_array(values.astype(np.float32, copy=False))
-        )
+        if pa.types.is_fixed_size_list(kind):
+            columns.append(_fixed_size_lists(values, kind))
+        else:
+            columns.append(number_array(values.astype(np.float32, copy=False)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -127,11 +127,11 @@ def open_table(source: Path | Shard, rows: int = 8192) -> Iterator[TableStream]:
                     notes.extend(table.notes)
                     for chunk in table.chunks:
                         schema = schema or chunk.table.schema
-                        for own, other in zip(chunk.table.schema, schema, strict=True):
-                            if own != other:
+                        for column, first in zip(chunk.table.schema, schema, strict=True):
+                            if column != first:
                                 raise InputError(
-                                    f"the column {own.name!r} of {file} has another type ({own.type}) than in "
-                                    f"{files[0].name} ({other.type}): the files of a folder must have the same types"
+                                    f"the column {column.name!r} of {file} has another type ({column.type}) than in "
+                                    f"{files[0].name} ({first.type}): the files of a folder must have the same types"
                                 )
                         yield chunk
 
